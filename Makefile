@@ -1,0 +1,47 @@
+# `make demo` and `make test` need nothing but make and Python >= 3.10; the rest is installed into .venv.
+
+PYTHON ?= python3
+JOBS ?= 2
+VENV := .venv
+BIN := $(VENV)/bin
+READY := $(VENV)/.ready
+
+.DEFAULT_GOAL := help
+.PHONY: help setup demo test bench lint format clean
+
+help: ## show this list
+	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "make %-8s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+
+setup: $(READY) ## create .venv with the pinned development environment
+
+# The build backend is installed first and used without isolation, so that the pins hold for it as well.
+$(READY): pyproject.toml constraints.txt
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 10))' \
+		|| { echo "askew needs Python >= 3.10. Choose one with: make PYTHON=/path/to/python3 setup" >&2; exit 1; }
+	$(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install --quiet -c constraints.txt hatchling editables
+	$(BIN)/python -m pip install --quiet -c constraints.txt --no-build-isolation -e '.[dev]'
+	@touch $@
+
+demo: setup ## run the quick start
+	$(BIN)/python examples/quickstart.py
+
+# Each worker computes on one thread; more would fight over the cores.
+test: lint ## check style and types, then run all tests and doctests
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n $(JOBS)
+
+bench: setup ## time the divergences
+	$(BIN)/python benchmarks/core.py
+
+lint: setup ## check style and types
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+
+format: setup ## rewrite the code in the project's style
+	$(BIN)/ruff check --fix .
+	$(BIN)/ruff format .
+
+clean: ## remove .venv, caches and build results
+	rm -rf $(VENV) build dist .mypy_cache .pytest_cache .ruff_cache .hypothesis
+	find src tests -name __pycache__ -type d -prune -exec rm -rf {} +

@@ -1,0 +1,230 @@
+"""Checks of what callers hand in, and the one form that every error has.
+
+Every message says what is wrong, what it must be, what was got and how to mend it. Shapes and dtypes
+are cheap to look at and are always checked. Values (NaN, points outside a domain) are looked at only
+where :func:`inspectable` allows it, so that nothing here ends up inside a compiled graph or forces an
+accelerator to wait.
+"""
+
+from __future__ import annotations
+
+import difflib
+import importlib
+import math
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from types import ModuleType
+
+import torch
+from torch import Tensor
+
+__all__ = [
+    "NEGATIVE",
+    "POSITIVE",
+    "REAL",
+    "SIMPLEX",
+    "UNIT_BOX",
+    "Domain",
+    "check_finite",
+    "check_matrices",
+    "check_name",
+    "check_pair",
+    "check_points",
+    "check_positive",
+    "check_size",
+    "check_widths",
+    "inspectable",
+    "optional_import",
+    "problem",
+    "transformed",
+]
+
+DTYPES = (torch.float32, torch.float64, torch.bfloat16)
+
+
+def problem(what: str, must: str, got: object, mend: str = "") -> str:
+    """Return an error message: what, must be, got, and how to mend it.
+
+    Examples
+    --------
+    >>> problem("dim of NeuralBregman", "a positive integer", -3)
+    'dim of NeuralBregman must be a positive integer. Got -3 instead.'
+    """
+    text = f"{what} must be {must}. Got {got} instead."
+    return f"{text} {mend}" if mend else text
+
+
+def transformed(*tensors: Tensor) -> bool:
+    """Whether a compiler, an exporter or a function transform (``vmap``, ``grad``) is at work."""
+    if torch.compiler.is_compiling():
+        return True
+    # The only way torch offers to recognise a tensor that vmap or func.grad has wrapped.
+    return any(torch._C._functorch.is_functorch_wrapped_tensor(t) for t in tensors)
+
+
+def inspectable(*tensors: Tensor) -> bool:
+    """Whether values may be looked at: eager, plain tensors whose numbers are in main memory."""
+    return all(t.device.type == "cpu" for t in tensors) and not transformed(*tensors)
+
+
+def check_size(value: object, what: str) -> int:
+    """Return ``value`` if it is a positive integer."""
+    if isinstance(value, bool) or not isinstance(value, int) or value < 1:
+        raise ValueError(problem(what, "a positive integer", repr(value)))
+    return value
+
+
+def check_widths(widths: Sequence[int], what: str) -> tuple[int, ...]:
+    """Return the widths of hidden layers as a tuple of positive integers, at least one of them."""
+    if isinstance(widths, (str, bytes)) or not isinstance(widths, Sequence) or len(widths) == 0:
+        mend = "Example: widths=(128, 128)."
+        raise ValueError(problem(what, "a non-empty sequence of positive integers", repr(widths), mend))
+    return tuple(check_size(width, f"each of {what}") for width in widths)
+
+
+def check_positive(value: float, what: str) -> float:
+    """Return ``value`` if it is a finite number above zero."""
+    number = not isinstance(value, bool) and isinstance(value, (int, float))
+    if not (number and math.isfinite(value) and value > 0):
+        raise ValueError(problem(what, "a finite number above zero", repr(value)))
+    return float(value)
+
+
+def check_name(name: object, known: Iterable[str], what: str) -> str:
+    """Return ``name`` if it is one of ``known``; the error lists the near ones."""
+    choices = list(known)
+    if isinstance(name, str) and name in choices:
+        return name
+    near = difflib.get_close_matches(str(name).lower(), choices, n=3, cutoff=0.5)
+    mend = f"Did you mean {' or '.join(map(repr, near))}?" if near else ""
+    raise ValueError(problem(what, f"one of {', '.join(map(repr, choices))}", repr(name), mend))
+
+
+def check_points(x: object, dim: int | None, name: str, owner: str, dtype: torch.dtype | None = None) -> Tensor:
+    """Return ``x`` if it is a floating tensor of shape ``(..., dim)`` and, where given, of this dtype."""
+    if not isinstance(x, Tensor):
+        mend = f"Convert it with torch.as_tensor({name}, dtype=torch.float32)."
+        raise TypeError(problem(f"{name} of {owner}", "a torch.Tensor", type(x).__name__, mend))
+    if x.dtype not in DTYPES:
+        mend = "Convert it with .float()."
+        raise TypeError(problem(f"{name} of {owner}", "float32, float64 or bfloat16", x.dtype, mend))
+    if dtype is not None and x.dtype != dtype:
+        mend = f"Convert the points with .to({dtype}) or the module with .to({x.dtype})."
+        raise TypeError(problem(f"{name} of {owner}", f"{dtype} like its parameters", x.dtype, mend))
+    if dim is not None and (x.ndim == 0 or x.shape[-1] != dim):
+        raise ValueError(problem(f"{name} of {owner}", f"of shape (..., {dim})", tuple(x.shape)))
+    return x
+
+
+def check_pair(
+    x: object, y: object, dim: int | None, owner: str, dtype: torch.dtype | None = None
+) -> tuple[Tensor, Tensor]:
+    """Return ``x`` and ``y`` if both are points of one space that broadcast against each other."""
+    x = check_points(x, dim, "x", owner, dtype)
+    y = check_points(y, dim, "y", owner, dtype)
+    if x.dtype != y.dtype:
+        mend = "Convert one of them with .to(...)."
+        raise TypeError(problem(f"y of {owner}", f"{x.dtype} like x", y.dtype, mend))
+    if x.shape != y.shape:
+        try:
+            torch.broadcast_shapes(x.shape, y.shape)
+        except RuntimeError:
+            must = f"of a shape that broadcasts with x, {tuple(x.shape)}"
+            mend = "All pairs of two sets are pairwise(x, y)."
+            raise ValueError(problem(f"y of {owner}", must, tuple(y.shape), mend)) from None
+    return x, y
+
+
+def check_matrices(x: object, y: object, dim: int | None, owner: str, dtype: torch.dtype | None = None) -> None:
+    """Raise unless ``x`` and ``y`` are two sets of points of one space, ``(n, dim)`` and ``(m, dim)``."""
+    for name, points in (("x", x), ("y", y)):
+        points = check_points(points, dim, name, owner, dtype)
+        if points.ndim != 2:
+            must = f"of shape (n, {'dim' if dim is None else dim})"
+            mend = "Rows against rows are forward(x, y)."
+            raise ValueError(problem(f"{name} of {owner}.pairwise", must, tuple(points.shape), mend))
+    if isinstance(x, Tensor) and isinstance(y, Tensor) and x.dtype != y.dtype:
+        raise TypeError(problem(f"y of {owner}", f"{x.dtype} like x", y.dtype, "Convert one of them with .to(...)."))
+
+
+def check_finite(x: Tensor, name: str, owner: str) -> None:
+    """Raise if ``x`` has a NaN or an infinity, naming the first one and where it stands."""
+    bad = ~torch.isfinite(x)
+    if bool(bad.any()):
+        mend = "Drop or impute such rows first."
+        raise ValueError(problem(f"{name} of {owner}", "finite", _first(x, bad, name), mend))
+
+
+def _first(x: Tensor, bad: Tensor, name: str) -> str:
+    """Return the first entry of ``x`` where ``bad`` holds, as ``x[3, 1] = nan``."""
+    index = tuple(int(i) for i in bad.nonzero()[0])
+    where = f"{name}[{', '.join(map(str, index))}]" if index else name
+    return f"{where} = {x[index].item():.6g}"
+
+
+@dataclass(frozen=True)
+class Domain:
+    """A convex set of points that a potential or a divergence is defined on.
+
+    Parameters
+    ----------
+    name
+        What it is called in errors.
+    lower, upper
+        Open bounds of every coordinate.
+    sums_to_one
+        Whether the coordinates of a point sum to one.
+    mend
+        How a user brings points into it; ends the error message.
+    """
+
+    name: str
+    lower: float = -math.inf
+    upper: float = math.inf
+    sums_to_one: bool = False
+    mend: str = ""
+
+    def __repr__(self) -> str:
+        return self.name
+
+    def check(self, x: Tensor, name: str, owner: str, *, boundary: bool = False) -> None:
+        """Raise if a point lies outside; with ``boundary``, the bounds themselves are inside."""
+        if self == REAL or x.numel() == 0:
+            return
+        check_finite(x, name, owner)
+        outside = (x < self.lower) | (x > self.upper)
+        if not boundary:
+            outside |= (x == self.lower) | (x == self.upper)
+        brackets = "[]" if boundary else "()"
+        if bool(outside.any()):
+            interval = f"{brackets[0]}{self.lower:g}, {self.upper:g}{brackets[1]}"
+            must = f"inside the {self.name} domain, each coordinate in {interval}"
+            raise ValueError(problem(f"{name} of {owner}", must, _first(x, outside, name), self.mend))
+        if self.sums_to_one:
+            sums = x.sum(-1)
+            off = (sums - 1).abs() > 64 * x.shape[-1] * torch.finfo(x.dtype).eps
+            if bool(off.any()):
+                must = f"inside the {self.name} domain, each row summing to 1"
+                raise ValueError(problem(f"{name} of {owner}", must, _first(sums, off, f"{name}.sum(-1)"), self.mend))
+
+
+REAL = Domain("real")
+POSITIVE = Domain("positive", lower=0.0, mend="Shift the data or clamp it with x.clamp_min(1e-6).")
+NEGATIVE = Domain("negative", upper=0.0, mend="These are gradients of a potential that only takes negative ones.")
+UNIT_BOX = Domain("unit box", lower=0.0, upper=1.0, mend="Rescale each feature into (0, 1), for example by x.sigmoid().")
+SIMPLEX = Domain(
+    "simplex",
+    lower=0.0,
+    upper=math.inf,
+    sums_to_one=True,
+    mend="Clamp with x.clamp_min(1e-6) and divide each row by its sum, or use x.softmax(-1).",
+)
+
+
+def optional_import(module: str, extra: str, purpose: str) -> ModuleType:
+    """Import a package that only some users need; if absent, say which line installs it."""
+    try:
+        return importlib.import_module(module)
+    except ImportError as error:
+        line = f'pip install "askew[{extra}]"'
+        raise ImportError(f"{purpose} needs the package {module!r}, which is not installed. Run: {line}") from error

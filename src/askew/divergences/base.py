@@ -1,0 +1,160 @@
+"""The contract of a divergence: two calls, three promises."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from itertools import chain
+
+import torch
+from torch import Tensor, nn
+from torch.func import functional_call
+from torch.utils.checkpoint import checkpoint
+
+from askew import checks
+from askew.checks import REAL, Domain
+
+__all__ = ["Divergence"]
+
+# Elements of the largest temporary that the blockwise `pairwise` makes (16 MiB of float32).
+BLOCK_ELEMENTS = 1 << 22
+
+
+class Divergence(nn.Module, ABC):
+    """A non-negative function D(x, y) of two points, zero at x = y, not necessarily symmetric.
+
+    A member of the family writes one hook, ``_forward``, and sets its promises; a second hook,
+    ``_pairwise``, is there for those who can do better than one row at a time.
+
+    Parameters
+    ----------
+    dim
+        Number of features of a point, or None where the points are not vectors (:class:`Embedded`).
+
+    Attributes
+    ----------
+    symmetric : bool
+        Whether D(x, y) = D(y, x) for all points.
+    triangle : bool
+        Whether D(x, z) <= D(x, y) + D(y, z) for all points.
+    reflexive : bool
+        Whether D(x, x) = 0 exactly. True of all members but those that reproduce a known flaw.
+    domain : Domain
+        Where the points must lie.
+    """
+
+    symmetric: bool = False
+    triangle: bool = False
+    reflexive: bool = True
+    domain: Domain = REAL
+    # Looking for NaN in the result costs a few microseconds; the cheapest members go without.
+    _checks_values: bool = True
+    # Width of the widest temporary per pair, which decides how many pairs a block of `pairwise` has.
+    _pair_width: int = 1
+
+    def __init__(self, dim: int | None) -> None:
+        super().__init__()
+        self.dim = None if dim is None else checks.check_size(dim, f"dim of {type(self).__name__}")
+
+    def forward(self, x: Tensor, y: Tensor) -> Tensor:
+        """Return D(x, y) row by row: ``(..., dim), (..., dim) -> (...)``, with broadcasting."""
+        x, y = self._to_own_dtype(x, y)
+        x, y = checks.check_pair(x, y, self.dim, type(self).__name__, self.dtype)
+        return self._evaluate("_forward", x, y)
+
+    def pairwise(self, x: Tensor, y: Tensor) -> Tensor:
+        """Return D between all rows of two sets: ``(n, dim), (m, dim) -> (n, m)``."""
+        x, y = self._to_own_dtype(x, y)
+        checks.check_matrices(x, y, self.dim, type(self).__name__, self.dtype)
+        return self._evaluate("_pairwise", x, y)
+
+    @abstractmethod
+    def _forward(self, x: Tensor, y: Tensor) -> Tensor:
+        """Return D(x, y) for checked points of one floating dtype that broadcast."""
+
+    def _pairwise(self, x: Tensor, y: Tensor) -> Tensor:
+        """Return all pairs, in blocks of rows so that temporaries do not grow with n.
+
+        While a gradient is recorded, blocks are recomputed in the backward pass instead of kept.
+        """
+        rows = max(1, BLOCK_ELEMENTS // max(1, y.shape[0] * max(self._pair_width, y.shape[-1])))
+        if x.shape[0] <= rows or checks.transformed(x, y):
+            return self._forward(x[:, None], y[None])
+        recompute = torch.is_grad_enabled()
+        blocks = []
+        for block in x.split(rows):
+            if recompute:
+                blocks.append(checkpoint(self._forward, block[:, None], y[None], use_reentrant=False))
+            else:
+                blocks.append(self._forward(block[:, None], y[None]))
+        return torch.cat(blocks)
+
+    def calibrate(self, x: Tensor, y: Tensor, targets: Tensor | None = None) -> None:
+        """Fit the fixed scales of the model to data before training.
+
+        Members that have such buffers standardise their input by the pooled points ``x`` and ``y``
+        and scale their output so that the mean of D(x, y) is that of ``targets`` or, without
+        targets, its median is 1. Others have nothing to do.
+
+        Parameters
+        ----------
+        x, y
+            Pairs of points, ``(n, dim)`` each.
+        targets
+            Values that D(x, y) is to learn, ``(n,)``.
+        """
+
+    @property
+    def dtype(self) -> torch.dtype | None:
+        """The dtype of the parameters, or None where there are none."""
+        for tensor in chain(self.parameters(), self.buffers()):
+            if tensor.is_floating_point():
+                return tensor.dtype
+        return None
+
+    def _to_own_dtype(self, x: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
+        """Under autocast, bring points to the dtype of the parameters; else return them as they are.
+
+        Encoders run in the lower precision of autocast. A divergence is too cheap to gain from it and
+        too exact to lose by it.
+        """
+        if isinstance(x, Tensor) and isinstance(y, Tensor) and torch.is_autocast_enabled(x.device.type):
+            dtype = self.dtype or torch.float32
+            return x.to(dtype), y.to(dtype)
+        return x, y
+
+    def _evaluate(self, hook: str, x: Tensor, y: Tensor) -> Tensor:
+        """Call a hook in a precision that is fit for it, then look for NaN where that is cheap."""
+        if torch.is_autocast_enabled(x.device.type):
+            with torch.autocast(x.device.type, enabled=False):
+                return self._evaluate(hook, x, y)
+        if x.dtype == torch.bfloat16:
+            # Sums of squares do not survive 8 bits: widen the parameters and round the result.
+            tensors = chain(self.named_parameters(), self.named_buffers())
+            wide = {f"module.{name}": t.float() for name, t in tensors if t.dtype == torch.bfloat16}
+            result: Tensor = functional_call(_Method(self, hook), wide, (x.float(), y.float()))
+            return result.to(torch.bfloat16)
+        result = getattr(self, hook)(x, y)
+        if self._checks_values and checks.inspectable(x, y, result):
+            total = result.detach().sum().item()
+            if total - total != 0.0:  # NaN or infinite; an overflow of finite points is not an error
+                checks.check_finite(x, "x", type(self).__name__)
+                checks.check_finite(y, "y", type(self).__name__)
+        return result
+
+    def extra_repr(self) -> str:
+        """Show the promises."""
+        dim = "" if self.dim is None else f"dim={self.dim}, "
+        return f"{dim}symmetric={self.symmetric}, triangle={self.triangle}, domain={self.domain}"
+
+
+class _Method(nn.Module):
+    """Call one method of a module as ``forward``, the only one that ``functional_call`` knows."""
+
+    def __init__(self, module: nn.Module, method: str) -> None:
+        super().__init__()
+        self.module = module
+        self.method = method
+
+    def forward(self, x: Tensor, y: Tensor) -> Tensor:
+        result: Tensor = getattr(self.module, self.method)(x, y)
+        return result

@@ -1,0 +1,191 @@
+"""Convex functions phi: value, gradient, exact divergence, inverse gradient."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from typing import NamedTuple
+
+import torch
+from torch import Tensor, nn
+
+from askew import checks
+from askew.checks import REAL, Domain
+
+__all__ = ["InverseGradient", "Potential"]
+
+
+class InverseGradient(NamedTuple):
+    """Points whose gradient was asked for, and how near they are to it.
+
+    Attributes
+    ----------
+    point : Tensor
+        The points x with grad phi(x) = g, ``(..., dim)``.
+    residual : Tensor
+        max |grad phi(x) - g| of each row, ``(...)``; zeros where there is a closed form.
+    iterations : int
+        Newton steps taken; 0 where there is a closed form.
+    """
+
+    point: Tensor
+    residual: Tensor
+    iterations: int
+
+
+class Potential(nn.Module, ABC):
+    """A convex function phi on a convex domain, the generator of a Bregman divergence.
+
+    A member writes ``_value``, ``_gradient`` and ``_divergence``. The last one gets x, y and the
+    difference h = x - y, so that a composition can hand on a difference that was computed exactly
+    instead of subtracting two images.
+
+    Parameters
+    ----------
+    dim
+        Number of features of a point.
+
+    Attributes
+    ----------
+    domain : Domain
+        Where phi is differentiable.
+    dual_domain : Domain
+        Where its gradients lie.
+    boundary : bool
+        Whether phi is finite on the boundary of its domain; x of D(x, y) may then lie there.
+    """
+
+    domain: Domain = REAL
+    dual_domain: Domain = REAL
+    boundary: bool = False
+
+    def __init__(self, dim: int) -> None:
+        super().__init__()
+        self.dim = checks.check_size(dim, f"dim of {type(self).__name__}")
+
+    # ------------------------------------------------------------------ what callers use
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Return phi(x): ``(..., dim) -> (...)``."""
+        return self._value(self._checked(x, boundary=self.boundary))
+
+    def gradient(self, x: Tensor) -> Tensor:
+        """Return the gradient of phi: ``(..., dim) -> (..., dim)``."""
+        return self._gradient(self._checked(x))
+
+    def value_and_gradient(self, x: Tensor) -> tuple[Tensor, Tensor]:
+        """Return phi(x) and its gradient from one pass."""
+        return self._value_and_gradient(self._checked(x))
+
+    def hessian(self, x: Tensor) -> Tensor:
+        """Return the second derivatives of phi: ``(..., dim) -> (..., dim, dim)``."""
+        return self._hessian(self._checked(x))
+
+    def divergence(self, x: Tensor, y: Tensor) -> Tensor:
+        """Return phi(x) - phi(y) - <grad phi(y), x - y> in a form that does not cancel."""
+        x, y = self._checked_pair(x, y)
+        return self._divergence(x, y, x - y)
+
+    def gradient_difference(self, x: Tensor, y: Tensor) -> Tensor:
+        """Return grad phi(x) - grad phi(y), exact for near points where the potential allows it."""
+        x, y = self._checked_pair(x, y)
+        return self._gradient_difference(x, y, x - y)
+
+    def inverse_gradient(self, g: Tensor, start: Tensor | None = None) -> InverseGradient:
+        """Return the point x whose gradient is g, which is the gradient of the conjugate at g.
+
+        Parameters
+        ----------
+        g
+            Gradients, ``(..., dim)``.
+        start
+            Points to begin the search at, for example the answer for near-by gradients. Closed forms
+            do not need it.
+
+        Returns
+        -------
+        InverseGradient
+            The points, the residual of each, and the number of iterations.
+        """
+        g = checks.check_points(g, self.dim, "g", type(self).__name__)
+        if checks.inspectable(g):
+            self.dual_domain.check(g, "g", f"{type(self).__name__}.inverse_gradient")
+        return self._inverse_gradient(g, start)
+
+    def __add__(self, other: Potential) -> Potential:
+        """Return the sum of two potentials."""
+        from askew.potentials.compositions import Sum
+
+        return Sum([self, other])
+
+    def __rmul__(self, factor: float) -> Potential:
+        """Return the potential scaled by a positive number."""
+        from askew.potentials.compositions import Scaled
+
+        return Scaled(self, factor)
+
+    # ------------------------------------------------------------------ what members write
+
+    @abstractmethod
+    def _value(self, x: Tensor) -> Tensor:
+        """Return phi(x)."""
+
+    @abstractmethod
+    def _gradient(self, x: Tensor) -> Tensor:
+        """Return grad phi(x)."""
+
+    @abstractmethod
+    def _divergence(self, x: Tensor, y: Tensor, h: Tensor) -> Tensor:
+        """Return D(x, y) where h = x - y; must be non-negative and exactly 0 at h = 0."""
+
+    def _value_and_gradient(self, x: Tensor) -> tuple[Tensor, Tensor]:
+        return self._value(x), self._gradient(x)
+
+    def _gradient_difference(self, x: Tensor, y: Tensor, h: Tensor) -> Tensor:
+        return self._gradient(x) - self._gradient(y)
+
+    def _centred(self, points: Tensor, centre: Tensor) -> tuple[Tensor, Tensor]:
+        """Return D(point, centre) and grad phi(point) - grad phi(centre) for rows and one centre.
+
+        This is phi with its affine part at the centre taken away, which changes no divergence but
+        keeps the numbers small: what `pairwise` multiplies.
+        """
+        h = points - centre
+        return self._divergence(points, centre, h), self._gradient_difference(points, centre, h)
+
+    def _hessian(self, x: Tensor) -> Tensor:
+        jacobian = torch.func.jacrev(self._gradient)
+        rows = x.reshape(-1, self.dim)
+        return torch.func.vmap(jacobian)(rows).reshape(*x.shape, self.dim)
+
+    def _inverse_gradient(self, g: Tensor, start: Tensor | None) -> InverseGradient:
+        from askew.potentials.inverse import newton
+
+        return newton(self, g, start)
+
+    def _search_start(self, g: Tensor) -> Tensor:
+        """Return where Newton's method begins if the caller gives no better place."""
+        return torch.zeros_like(g)
+
+    # ------------------------------------------------------------------ checks
+
+    def _checked(self, x: Tensor, *, boundary: bool = False) -> Tensor:
+        owner = type(self).__name__
+        x = checks.check_points(x, self.dim, "x", owner)
+        if self.domain is not REAL and checks.inspectable(x):
+            self.domain.check(x, "x", owner, boundary=boundary)
+        return x
+
+    def _checked_pair(self, x: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
+        x, y = checks.check_pair(x, y, self.dim, type(self).__name__)
+        self._check_domain(x, y)
+        return x, y
+
+    def _check_domain(self, x: Tensor, y: Tensor) -> None:
+        """Raise if x or y lies outside the domain; x may lie on the boundary where phi is finite."""
+        if self.domain is not REAL and checks.inspectable(x, y):
+            self.domain.check(x, "x", type(self).__name__, boundary=self.boundary)
+            self.domain.check(y, "y", type(self).__name__)
+
+    def extra_repr(self) -> str:
+        """Show dimension and domain."""
+        return f"dim={self.dim}, domain={self.domain}"

@@ -1,0 +1,422 @@
+"""Potentials made of other potentials: sum, multiple, linear map, convex conjugate."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import cast
+
+import torch
+from torch import Tensor, nn
+
+from askew import checks
+from askew.checks import NEGATIVE, POSITIVE, REAL
+from askew.potentials.base import InverseGradient, Potential
+from askew.potentials.closed_form import ClosedForm
+from askew.potentials.inverse import inside, inverse_hessian, newton, working_dtype
+
+__all__ = ["AffinePrecomposed", "Conjugate", "Scaled", "Sum"]
+
+# A row of a conjugate is taken as solved below this times max |g| (plus a little, for g = 0).
+SOLVED = 1e-6
+SOLVED_AT_ZERO = 1e-9
+
+
+class Sum(Potential):
+    """The sum of potentials, which is convex again.
+
+    phi(x) = sum_k phi_k(x), and divergences, gradients and Hessians add up. `a + b` makes one. Add a
+    :class:`~askew.potentials.closed_form.Quadratic` to make a potential strongly convex.
+
+    Parameters
+    ----------
+    potentials
+        Potentials of one dimension. Those whose domain is not all of space must agree on it.
+
+    Examples
+    --------
+    >>> from askew.potentials.closed_form import Exponential, Quadratic
+    >>> phi = Sum([Exponential(1), Quadratic(1)])
+    >>> phi.divergence(torch.tensor([1.0]), torch.tensor([0.0]))
+    tensor(1.7183)
+    """
+
+    def __init__(self, potentials: Sequence[Potential]) -> None:
+        members = list(potentials)
+        if not members or not all(isinstance(member, Potential) for member in members):
+            got = [type(member).__name__ for member in members]
+            raise TypeError(checks.problem("potentials of Sum", "a non-empty sequence of potentials", got))
+        super().__init__(members[0].dim)
+        dims = [member.dim for member in members]
+        if len(set(dims)) > 1:
+            raise ValueError(checks.problem("potentials of Sum", "of one dimension", dims))
+        limited = [member for member in members if member.domain != REAL]
+        for member in limited[1:]:
+            if member.domain != limited[0].domain:
+                must = "on one domain (or on all of space)"
+                got = [f"{type(each).__name__}: {each.domain}" for each in limited]
+                raise ValueError(checks.problem("potentials of Sum", must, got))
+        if limited:
+            self.domain = limited[0].domain
+        self.boundary = all(member.boundary or member.domain == REAL for member in members)
+        self.potentials = nn.ModuleList(members)
+
+    @property
+    def _members(self) -> list[Potential]:
+        return [cast(Potential, member) for member in self.potentials]
+
+    def _value(self, x: Tensor) -> Tensor:
+        return _total([member._value(x) for member in self._members])
+
+    def _gradient(self, x: Tensor) -> Tensor:
+        return _total([member._gradient(x) for member in self._members])
+
+    def _value_and_gradient(self, x: Tensor) -> tuple[Tensor, Tensor]:
+        pairs = [member._value_and_gradient(x) for member in self._members]
+        return _total([value for value, _ in pairs]), _total([gradient for _, gradient in pairs])
+
+    def _divergence(self, x: Tensor, y: Tensor, h: Tensor) -> Tensor:
+        return _total([member._divergence(x, y, h) for member in self._members])
+
+    def _gradient_difference(self, x: Tensor, y: Tensor, h: Tensor) -> Tensor:
+        return _total([member._gradient_difference(x, y, h) for member in self._members])
+
+    def _hessian(self, x: Tensor) -> Tensor:
+        return _total([member._hessian(x) for member in self._members])
+
+    def _search_start(self, g: Tensor) -> Tensor:
+        # Each member's own answer, or guess, for its share of the gradient; those that have none say NaN.
+        starts = torch.stack([member._search_start(g / len(self.potentials)) for member in self._members])
+        usable = torch.isfinite(starts).all(-1, keepdim=True)
+        return torch.where(usable, starts, 0).sum(0) / usable.sum(0).clamp(min=1)
+
+    def _checked(self, x: Tensor, *, boundary: bool = False) -> Tensor:
+        for member in self._members:
+            member._checked(x, boundary=boundary)
+        return x
+
+    def _check_domain(self, x: Tensor, y: Tensor) -> None:
+        for member in self._members:
+            member._check_domain(x, y)
+
+    def _inside(self, x: Tensor) -> Tensor:
+        return torch.stack([inside(member, x) for member in self._members]).all(0)
+
+
+class Scaled(Potential):
+    """A potential times a positive number.
+
+    phi(x) = factor * inner(x), and so for its divergence. `2.0 * a` makes one. The weight of a term in a
+    :class:`Sum`; a divergence on its own ranks and clusters the same at every scale.
+
+    Parameters
+    ----------
+    potential
+        What is scaled.
+    factor
+        A positive number, kept as a buffer of the default dtype.
+
+    Examples
+    --------
+    >>> from askew.potentials.closed_form import Quadratic
+    >>> phi = Scaled(Quadratic(1), 0.5)
+    >>> phi.divergence(torch.tensor([2.0]), torch.tensor([0.0]))
+    tensor(2.)
+    """
+
+    factor: Tensor
+
+    def __init__(self, potential: Potential, factor: float) -> None:
+        super().__init__(_potential(potential, "Scaled").dim)
+        self.potential = potential
+        value = torch.tensor(checks.check_positive(factor, "factor of Scaled"), dtype=torch.get_default_dtype())
+        self.register_buffer("factor", value)
+        self.domain = potential.domain
+        # Cones stay what they are; other sets of gradients are checked by the inner potential.
+        self.dual_domain = potential.dual_domain if potential.dual_domain in (POSITIVE, NEGATIVE) else REAL
+        self.boundary = potential.boundary
+
+    def _value(self, x: Tensor) -> Tensor:
+        return self.factor * self.potential._value(x)
+
+    def _gradient(self, x: Tensor) -> Tensor:
+        return self.factor * self.potential._gradient(x)
+
+    def _value_and_gradient(self, x: Tensor) -> tuple[Tensor, Tensor]:
+        value, gradient = self.potential._value_and_gradient(x)
+        return self.factor * value, self.factor * gradient
+
+    def _divergence(self, x: Tensor, y: Tensor, h: Tensor) -> Tensor:
+        return self.factor * self.potential._divergence(x, y, h)
+
+    def _gradient_difference(self, x: Tensor, y: Tensor, h: Tensor) -> Tensor:
+        return self.factor * self.potential._gradient_difference(x, y, h)
+
+    def _hessian(self, x: Tensor) -> Tensor:
+        return self.factor * self.potential._hessian(x)
+
+    def _inverse_gradient(self, g: Tensor, start: Tensor | None) -> InverseGradient:
+        point, residual, iterations = self.potential.inverse_gradient(g / self.factor, start)
+        return InverseGradient(point, residual * self.factor, iterations)
+
+    def _search_start(self, g: Tensor) -> Tensor:
+        return self.potential._search_start(g / self.factor)
+
+    def _checked(self, x: Tensor, *, boundary: bool = False) -> Tensor:
+        return self.potential._checked(x, boundary=boundary)
+
+    def _check_domain(self, x: Tensor, y: Tensor) -> None:
+        self.potential._check_domain(x, y)
+
+    def _inside(self, x: Tensor) -> Tensor:
+        return inside(self.potential, x)
+
+
+class AffinePrecomposed(Potential):
+    """A potential of an affine image, phi(x) = inner(A x + b).
+
+    D(x, y) is the inner divergence of the images. Only A (x - y) goes in as their difference, so near
+    points keep their accuracy whatever the offset. Use it to learn or fix a linear view of the data.
+
+    Parameters
+    ----------
+    potential
+        The inner potential on ``rank`` features.
+    matrix
+        A, ``(rank, dim)``: a parameter if it is one, else kept as a buffer.
+    offset
+        b, ``(rank,)``, likewise; none if not given.
+
+    Examples
+    --------
+    >>> from askew.potentials.closed_form import Exponential
+    >>> phi = AffinePrecomposed(Exponential(1), torch.tensor([[1.0, -1.0]]))
+    >>> phi.divergence(torch.tensor([2.0, 1.0]), torch.tensor([0.0, 0.0]))
+    tensor(0.7183)
+    """
+
+    matrix: Tensor
+    offset: Tensor | None
+
+    def __init__(self, potential: Potential, matrix: Tensor, offset: Tensor | None = None) -> None:
+        rank = _potential(potential, "AffinePrecomposed").dim
+        matrix = checks.check_points(matrix, None, "matrix", "AffinePrecomposed")
+        if matrix.ndim != 2 or matrix.shape[0] != rank:
+            must = f"of shape ({rank}, dim) because the inner potential has {rank} features"
+            raise ValueError(checks.problem("matrix of AffinePrecomposed", must, tuple(matrix.shape)))
+        super().__init__(matrix.shape[1])
+        if offset is not None:
+            offset = checks.check_points(offset, None, "offset", "AffinePrecomposed", matrix.dtype)
+            if offset.shape != (rank,):
+                raise ValueError(
+                    checks.problem("offset of AffinePrecomposed", f"of shape ({rank},)", tuple(offset.shape))
+                )
+        self.potential = potential
+        _hold(self, "matrix", matrix)
+        _hold(self, "offset", offset)
+        self.boundary = potential.boundary
+
+    def _linear(self, h: Tensor) -> Tensor:
+        return h @ self.matrix.mT
+
+    def _image(self, x: Tensor) -> Tensor:
+        image = self._linear(x)
+        return image if self.offset is None else image + self.offset
+
+    def _value(self, x: Tensor) -> Tensor:
+        return self.potential._value(self._image(x))
+
+    def _gradient(self, x: Tensor) -> Tensor:
+        return self.potential._gradient(self._image(x)) @ self.matrix
+
+    def _value_and_gradient(self, x: Tensor) -> tuple[Tensor, Tensor]:
+        value, gradient = self.potential._value_and_gradient(self._image(x))
+        return value, gradient @ self.matrix
+
+    def _divergence(self, x: Tensor, y: Tensor, h: Tensor) -> Tensor:
+        return self.potential._divergence(self._image(x), self._image(y), self._linear(h))
+
+    def _gradient_difference(self, x: Tensor, y: Tensor, h: Tensor) -> Tensor:
+        images = self._image(x), self._image(y)
+        return self.potential._gradient_difference(*images, self._linear(h)) @ self.matrix
+
+    def _hessian(self, x: Tensor) -> Tensor:
+        return self.matrix.mT @ self.potential._hessian(self._image(x)) @ self.matrix
+
+    def _search_start(self, g: Tensor) -> Tensor:
+        """Return the point whose image is nearest to where the inner potential would begin."""
+        inverse = torch.linalg.pinv(self.matrix)
+        image = self.potential._search_start(g @ inverse)
+        # Where the inner gradient is out of reach, the middle of the inner domain is as good as any.
+        domain = self.potential.domain
+        middle = 0.5 if domain.upper == 1 else 1 / self.potential.dim if domain.sums_to_one else 1.0
+        middle = -middle if domain == NEGATIVE else middle
+        usable = inside(self.potential, image).unsqueeze(-1)
+        image = torch.where(usable, image, 0.0 if domain == REAL else middle)
+        shifted = image if self.offset is None else image - self.offset
+        return shifted @ inverse.mT
+
+    def _checked(self, x: Tensor, *, boundary: bool = False) -> Tensor:
+        super()._checked(x)
+        if self.potential.domain != REAL:
+            self.potential._checked(self._image(x), boundary=boundary)
+        return x
+
+    def _check_domain(self, x: Tensor, y: Tensor) -> None:
+        if self.potential.domain != REAL:
+            self.potential._check_domain(self._image(x), self._image(y))
+
+    def _inside(self, x: Tensor) -> Tensor:
+        return torch.isfinite(x).all(-1) & inside(self.potential, self._image(x))
+
+
+class Conjugate(Potential):
+    """The convex conjugate, phi*(g) = max_x <g, x> - phi(x).
+
+    Its gradient is the inverse of grad phi, and D_phi*(u, v) = D_phi(x(v), x(u)) with x(g) = (grad phi)^-1 (g),
+    which is computed by the exact divergence of phi. Closed forms stay formulas and work inside
+    ``torch.compile`` and ``vmap``; for others each call solves a convex problem by Newton's method, so it
+    is slow and only works outside of them. Twice differentiable in g and in the parameters of phi.
+
+    Parameters
+    ----------
+    potential
+        phi, strictly convex or one of the closed forms.
+
+    References
+    ----------
+    Rockafellar, Convex Analysis, 1970, section 26.
+
+    Examples
+    --------
+    >>> from askew.potentials.closed_form import NegativeEntropy
+    >>> phi = NegativeEntropy(2)
+    >>> x, y = torch.tensor([1.0, 2.0]), torch.tensor([2.0, 1.0])
+    >>> Conjugate(phi).divergence(phi.gradient(y), phi.gradient(x)) - phi.divergence(x, y)
+    tensor(0.)
+    """
+
+    def __init__(self, potential: Potential) -> None:
+        super().__init__(_potential(potential, "Conjugate").dim)
+        self.potential = potential
+        self.domain = potential.dual_domain
+        self.dual_domain = potential.domain
+
+    def _value(self, x: Tensor) -> Tensor:
+        return self._value_and_gradient(x)[0]
+
+    def _gradient(self, x: Tensor) -> Tensor:
+        return _invert(self.potential, x)
+
+    def _value_and_gradient(self, x: Tensor) -> tuple[Tensor, Tensor]:
+        point = _invert(self.potential, x)
+        return (x * point).sum(-1) - self.potential._value(point), point
+
+    def _divergence(self, x: Tensor, y: Tensor, h: Tensor) -> Tensor:
+        of_x, of_y = _invert(self.potential, x), _invert(self.potential, y)
+        difference = _invert_difference(self.potential, x, y, h, of_x, of_y)
+        return self.potential._divergence(of_y, of_x, -difference)
+
+    def _gradient_difference(self, x: Tensor, y: Tensor, h: Tensor) -> Tensor:
+        of_x, of_y = _invert(self.potential, x), _invert(self.potential, y)
+        return _invert_difference(self.potential, x, y, h, of_x, of_y)
+
+    def _hessian(self, x: Tensor) -> Tensor:
+        return inverse_hessian(self.potential, _invert(self.potential, x))
+
+    def _inverse_gradient(self, g: Tensor, start: Tensor | None) -> InverseGradient:
+        return InverseGradient(self.potential._gradient(g), g.new_zeros(g.shape[:-1]), 0)
+
+
+# ---------------------------------------------------------------------- differentiable inverse gradients
+
+
+def _invert(potential: Potential, g: Tensor) -> Tensor:
+    """Return the point whose gradient is g, twice differentiable in g and in the parameters."""
+    if isinstance(potential, Conjugate):
+        return potential.potential._gradient(g)
+    if isinstance(potential, Scaled):
+        return _invert(potential.potential, g / potential.factor)
+    if isinstance(potential, ClosedForm):
+        result = potential._inverse_gradient(g, None)
+        if checks.inspectable(g):
+            _check_solved(potential, g, result.residual)
+        return result.point
+    with torch.no_grad():
+        if type(potential)._inverse_gradient is Potential._inverse_gradient:
+            # In float64 the residual shows convergence, and not how coarse the points are.
+            point, residual, _ = newton(potential, g.to(working_dtype(g)))
+        else:
+            point, residual, _ = potential._inverse_gradient(g, None)
+        _check_solved(potential, g, residual)
+        point = point.to(g.dtype)
+    if not torch.is_grad_enabled():
+        return point
+    # A Newton step with the Hessian held fixed is right to one more order each time. Its value is taken
+    # away: the point is as good as it gets, only its derivatives are wanted.
+    inverse = inverse_hessian(potential, point)
+    solution = point
+    for _ in range(2):
+        step = _apply(inverse, potential._gradient(solution) - g)
+        solution = solution - (step - step.detach())
+    return solution
+
+
+def _invert_difference(potential: Potential, u: Tensor, v: Tensor, h: Tensor, of_u: Tensor, of_v: Tensor) -> Tensor:
+    """Return the point of u minus the point of v, exact for near gradients u - v = h."""
+    if isinstance(potential, Conjugate):
+        return potential.potential._gradient_difference(u, v, h)
+    if isinstance(potential, Scaled):
+        factor = potential.factor
+        return _invert_difference(potential.potential, u / factor, v / factor, h / factor, of_u, of_v)
+    if isinstance(potential, ClosedForm):
+        return potential._inverse_difference(u, v, h)
+    # The rounding of two points is large against a small difference. Its gradient difference is known
+    # exactly, which is one equation more: a Newton step for the difference alone.
+    difference = of_u - of_v
+    error = potential._gradient_difference(of_u, of_v, difference) - h
+    refined = difference - _apply(inverse_hessian(potential, of_v), error)
+    near = difference.norm(dim=-1, keepdim=True) <= 1e-2 * of_v.detach().norm(dim=-1, keepdim=True)
+    return torch.where(near, refined, difference)
+
+
+def _check_solved(potential: Potential, g: Tensor, residual: Tensor) -> None:
+    """Raise if a row has not converged, naming the first."""
+    size = g.detach().abs().amax(-1)
+    closed = isinstance(potential, ClosedForm) or type(potential)._inverse_gradient is not Potential._inverse_gradient
+    relative = 64 * torch.finfo(g.dtype).eps ** 0.5 if closed else SOLVED
+    failed = ~(residual.detach() <= relative * size + SOLVED_AT_ZERO)
+    if not bool(failed.any()):
+        return
+    index = tuple(int(i) for i in failed.nonzero()[0])
+    row = f"row {index[0] if len(index) == 1 else index}" if index else "the point"
+    raise ValueError(
+        f"The conjugate of {type(potential).__name__} has no solution of grad phi(x) = g at {row}: the residual is "
+        f"{residual[index].item():.3g} where max |g| is {size[index].item():.3g}. This gradient probably lies outside "
+        f"the range of grad phi. Add a quadratic term, as in potential + 0.01 * Quadratic({potential.dim}), whose "
+        "gradients reach every g, or only ask for gradients that the potential takes."
+    )
+
+
+def _apply(matrices: Tensor, vectors: Tensor) -> Tensor:
+    return (matrices @ vectors.unsqueeze(-1)).squeeze(-1)
+
+
+def _total(terms: list[Tensor]) -> Tensor:
+    total = terms[0]
+    for term in terms[1:]:
+        total = total + term
+    return total
+
+
+def _potential(potential: Potential, owner: str) -> Potential:
+    if not isinstance(potential, Potential):
+        raise TypeError(checks.problem(f"potential of {owner}", "a Potential", type(potential).__name__))
+    return potential
+
+
+def _hold(module: nn.Module, name: str, tensor: Tensor | None) -> None:
+    """Keep a parameter as a parameter and any other tensor as a buffer of its own."""
+    if isinstance(tensor, nn.Parameter):
+        module.register_parameter(name, tensor)
+    else:
+        module.register_buffer(name, None if tensor is None else tensor.detach().clone())

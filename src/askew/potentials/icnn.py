@@ -1,0 +1,186 @@
+"""The input-convex network as a potential: what a Neural Bregman Divergence learns."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor, nn
+
+from askew import checks
+from askew.potentials.base import Potential
+from askew.potentials.terms import Atoms, Network, Quadratic, Term
+
+__all__ = ["ICNN"]
+
+
+class ICNN(Potential):
+    r"""A convex function learned from data: an input-convex network plus simple convex terms.
+
+    .. math:: \phi(x) = \lambda\,\bigl[\, N(v) + |A v|^2 + \sum_{ik} \tfrac{c_{ik}^2}{s_{ik}}
+              g(s_{ik}(v_i - m_{ik})) \bigr], \qquad v = (x - \text{shift}) / \text{spread}
+
+    N is the fully input-convex network of the paper (equation 4): layers with non-negative weights on the
+    layer before, unconstrained ones on the input, and a convex non-decreasing activation. The quadratic
+    term makes every Mahalanobis divergence exactly representable, the separable atoms every sum of
+    one-dimensional divergences approximately. ``shift``, ``spread`` and ``lambda`` are buffers that
+    :meth:`calibrate` sets from data once, before training; they start as 0, 1 and 1.
+
+    Use it for a convex function whose form you do not know. If you know it, the closed forms are exact
+    and need no training.
+
+    Parameters
+    ----------
+    dim
+        Number of features.
+    widths
+        Units of each hidden layer, at least one layer.
+    activation
+        ``"squareplus"``, ``"softplus"`` (the paper's) or ``"relu"`` (not smooth; for comparison only).
+    quadratic
+        Rows of A; 0 leaves the term out, None means ``dim``.
+    separable
+        Atoms per feature; 0 leaves the term out.
+    nonnegative
+        How weights are kept non-negative: ``"softplus"``, ``"abs"``, ``"clamp"``, ``"square"`` or ``"exp"`` of
+        a raw parameter.
+    init
+        ``"averaging"`` (the non-negative weights into a unit sum to one on average) or ``"linear"`` (as
+        ``torch.nn.Linear``).
+    calibrated
+        Whether :meth:`calibrate` has an effect.
+
+    References
+    ----------
+    Lu, Raff, Ferraro (2023), equation 4; Amos, Xu, Kolter (2017), Input Convex Neural Networks.
+
+    Examples
+    --------
+    >>> phi = ICNN(3, widths=(16, 16))
+    >>> x, y = torch.randn(5, 3), torch.randn(5, 3)
+    >>> bool((phi.divergence(x, y) > 0).all()), phi.divergence(x, x).tolist()
+    (True, [0.0, 0.0, 0.0, 0.0, 0.0])
+    """
+
+    shift: Tensor
+    inverse_spread: Tensor
+    output_scale: Tensor
+
+    def __init__(
+        self,
+        dim: int,
+        widths: Sequence[int] = (128, 128),
+        activation: str = "squareplus",
+        quadratic: int | None = None,
+        separable: int = 8,
+        nonnegative: str = "softplus",
+        init: str = "averaging",
+        calibrated: bool = True,
+    ) -> None:
+        super().__init__(dim)
+        widths = checks.check_widths(widths, "widths of ICNN")
+        terms: list[Term] = [Network(dim, widths, activation, nonnegative, init)]
+        rank = dim if quadratic is None else quadratic
+        if rank != 0:
+            terms.append(Quadratic(dim, checks.check_size(rank, "quadratic of ICNN")))
+        if separable != 0:
+            terms.append(Atoms(dim, checks.check_size(separable, "separable of ICNN")))
+        self.terms = nn.ModuleList(terms)
+        self.calibrated = calibrated
+        if calibrated:
+            self.register_buffer("shift", torch.zeros(dim))
+            self.register_buffer("inverse_spread", torch.ones(dim))
+            self.register_buffer("output_scale", torch.ones(()))
+
+    @torch.no_grad()
+    def calibrate(self, x: Tensor, y: Tensor, targets: Tensor | None = None) -> None:
+        """Standardise the input and scale the output, so that training starts at the right size.
+
+        Parameters
+        ----------
+        x, y
+            Pairs of points, ``(n, dim)`` each; their pooled mean and standard deviation become ``shift``
+            and ``spread`` (a constant feature keeps spread 1).
+        targets
+            Values D(x, y) is to learn, ``(n,)``: the output is scaled so that the mean of D is theirs.
+            Without targets, the median of D becomes 1.
+        """
+        if not self.calibrated:
+            return
+        x, y = self._checked_pair(x, y)
+        checks.check_finite(x, "x", "ICNN.calibrate")
+        checks.check_finite(y, "y", "ICNN.calibrate")
+        if x.shape[0] == 0:
+            raise ValueError(checks.problem("x of ICNN.calibrate", "at least one point", tuple(x.shape)))
+        pooled = torch.cat([x.reshape(-1, self.dim), y.reshape(-1, self.dim)]).double()
+        spread = pooled.std(0, correction=0)
+        # A feature that does not vary has no scale of its own; rounding may leave a trace of one.
+        constant = spread <= 1e-7 * pooled.abs().amax(0)
+        self.shift.copy_(pooled.mean(0))
+        self.inverse_spread.copy_(torch.where(constant, torch.ones_like(spread), spread).reciprocal())
+        self.output_scale.fill_(1.0)
+        found = self._divergence(x, y, x - y)
+        if targets is None:
+            size, wanted = found[found > 0].median() if bool((found > 0).any()) else found.new_zeros(()), 1.0
+        else:
+            size, wanted = found.mean(), float(targets.double().mean())
+        if float(size) > 0 and wanted > 0:
+            self.output_scale.fill_(wanted / float(size))
+
+    # ------------------------------------------------------------------ hooks
+
+    def _rows(self, x: Tensor) -> Tensor:
+        """Return points as rows in the coordinates of the network."""
+        rows = x.reshape(-1, self.dim)
+        return (rows - self.shift) * self.inverse_spread if self.calibrated else rows
+
+    def _steps(self, h: Tensor) -> Tensor:
+        """Return differences as rows in the coordinates of the network; the shift drops out."""
+        rows = h.reshape(-1, self.dim)
+        return rows * self.inverse_spread if self.calibrated else rows
+
+    def _scaled(self, value: Tensor) -> Tensor:
+        return value * self.output_scale if self.calibrated else value
+
+    def _sum(self, method: str, *points: Tensor) -> Tensor:
+        """Return the sum of one method over all terms."""
+        parts: list[Tensor] = [getattr(term, method)(*points) for term in self.terms]
+        total = parts[0]
+        for part in parts[1:]:
+            total = total + part
+        return total
+
+    def _value(self, x: Tensor) -> Tensor:
+        return self._scaled(self._sum("value", self._rows(x))).reshape(x.shape[:-1])
+
+    def _gradient(self, x: Tensor) -> Tensor:
+        gradient = self._scaled(self._sum("gradient", self._rows(x)))
+        return (gradient * self.inverse_spread if self.calibrated else gradient).reshape(x.shape)
+
+    def _divergence(self, x: Tensor, y: Tensor, h: Tensor) -> Tensor:
+        base = y if y.shape == h.shape else y.expand(h.shape)
+        return self._scaled(self._sum("divergence", self._rows(base), self._steps(h))).reshape(h.shape[:-1])
+
+    def _gradient_difference(self, x: Tensor, y: Tensor, h: Tensor) -> Tensor:
+        base = y if y.shape == h.shape else y.expand(h.shape)
+        return self._change(self._rows(base), self._steps(h))[1].reshape(h.shape)
+
+    def _centred(self, points: Tensor, centre: Tensor) -> tuple[Tensor, Tensor]:
+        return self._change(self._rows(centre), self._steps(points - centre))
+
+    def _change(self, v: Tensor, h: Tensor) -> tuple[Tensor, Tensor]:
+        parts = [term.change(v, h) for term in self.terms]
+        divergence, gradient = parts[0]
+        for part in parts[1:]:
+            divergence, gradient = divergence + part[0], gradient + part[1]
+        divergence, gradient = self._scaled(divergence), self._scaled(gradient)
+        return divergence, gradient * self.inverse_spread if self.calibrated else gradient
+
+    def _hessian(self, x: Tensor) -> Tensor:
+        hessian = self._scaled(self._sum("hessian", self._rows(x)))
+        if self.calibrated:
+            hessian = hessian * self.inverse_spread * self.inverse_spread[:, None]
+        return hessian.reshape(*x.shape, self.dim)
+
+    def _search_start(self, g: Tensor) -> Tensor:
+        return self.shift.expand_as(g).clone() if self.calibrated else torch.zeros_like(g)

@@ -1,0 +1,261 @@
+"""The inverse gradient of any potential by Newton's method, for all rows at once."""
+
+from __future__ import annotations
+
+import copy
+from itertools import chain
+from typing import TypeVar
+
+import torch
+from torch import Tensor, nn
+
+from askew import checks
+from askew.checks import Domain
+from askew.potentials.base import InverseGradient, Potential
+
+__all__ = ["inside", "inverse_hessian", "newton", "widened", "working_dtype"]
+
+ModuleType = TypeVar("ModuleType", bound=nn.Module)
+
+# Bytes of all (rows, dim, dim) temporaries of one block together, and how many of them there are.
+BLOCK_BYTES = 1 << 26
+TEMPORARIES = 4
+# The longest step relative to the size of the point: a flat Hessian must not throw a row away.
+LONGEST_STEP = 100.0
+HALVINGS = 50
+
+
+def newton(
+    potential: Potential,
+    g: Tensor,
+    start: Tensor | None = None,
+    tolerance: float | None = None,
+    max_iterations: int = 100,
+) -> InverseGradient:
+    """Return the points whose gradient is g, by a damped Newton method.
+
+    Each row minimises phi(x) - <g, x>, with a step that is halved until the objective falls enough and
+    the point lies in the domain. How much it falls is D(new, old) + <grad phi(old) - g, new - old>, in
+    which nothing cancels near the solution. A nearly singular Hessian gets a multiple of the identity.
+    It works in float64 whatever the dtype of g, except on ``mps``, which has none. It does not record
+    gradients; :class:`~askew.potentials.compositions.Conjugate` does.
+
+    Parameters
+    ----------
+    potential
+        Any potential.
+    g
+        Gradients, ``(..., dim)``.
+    start
+        Points to begin at, broadcast to the shape of g. A row outside the domain begins inside it.
+    tolerance
+        A row is finished when max |grad phi(x) - g| is at most this times max |g|, or when rounding
+        allows no progress. 1e-12 by default, 1e-5 on ``mps``.
+    max_iterations
+        Number of Newton steps at most.
+
+    Returns
+    -------
+    InverseGradient
+        Points in the dtype of g, their residuals and the number of steps. Rows that have not converged
+        do not raise: the residual tells. It is infinite for a point outside the domain. On the simplex,
+        where gradients count up to a constant, the residual leaves that constant out.
+
+    Examples
+    --------
+    >>> from askew.potentials.closed_form import NegativeEntropy, Quadratic
+    >>> phi = NegativeEntropy(2) + Quadratic(2)
+    >>> newton(phi, phi.gradient(torch.tensor([1.0, 2.0]))).point
+    tensor([1., 2.])
+    """
+    g = checks.check_points(g, potential.dim, "g", "newton")
+    checks.check_size(max_iterations, "max_iterations of newton")
+    if tolerance is not None:
+        checks.check_positive(tolerance, "tolerance of newton")
+    if start is not None:
+        start = checks.check_points(start, potential.dim, "start", "newton").expand(g.shape)
+    if checks.transformed(g):
+        raise RuntimeError(
+            "newton chooses its steps by the values it sees, so it cannot run inside torch.compile, torch.export or "
+            "torch.func. Call inverse_gradient outside of them."
+        )
+    wide = working_dtype(g)
+    if tolerance is None:
+        tolerance = 1e-12 if wide == torch.float64 else 1e-5
+    with torch.no_grad():
+        model = widened(potential, wide)
+        targets = g.to(wide).reshape(-1, potential.dim)
+        starts = model._search_start(targets) if start is None else start.to(wide).reshape(targets.shape)
+        rows = max(1, BLOCK_BYTES // (TEMPORARIES * targets.element_size() * potential.dim**2))
+        points, residuals, iterations = [], [], 0
+        for target, first in zip(targets.split(rows), starts.split(rows), strict=True):
+            point, steps = _minimise(model, target, _moved_inside(model, first), tolerance, max_iterations)
+            point = point.to(g.dtype)
+            points.append(point)
+            residuals.append(_residual(model, point.to(wide), target))
+            iterations = max(iterations, steps)
+    point, residual = torch.cat(points), torch.cat(residuals)
+    return InverseGradient(point.reshape(g.shape), residual.to(g.dtype).reshape(g.shape[:-1]), iterations)
+
+
+def inside(potential: Potential, x: Tensor) -> Tensor:
+    """Return which points lie inside the domain: ``(..., dim) -> (...)``.
+
+    Compositions whose domain is more than its bounds answer by a method ``_inside``.
+    """
+    own = getattr(potential, "_inside", None)
+    if own is not None:
+        answer: Tensor = own(x)
+        return answer
+    return ((x > potential.domain.lower) & (x < potential.domain.upper)).all(-1)
+
+
+def inverse_hessian(potential: Potential, x: Tensor) -> Tensor:
+    """Return the pseudo-inverse of the Hessian within the domain, without recording gradients."""
+    with torch.no_grad():
+        x = x.detach()
+        wide = working_dtype(x)
+        hessian = potential._hessian(x).to(wide)
+        rtol = x.shape[-1] * torch.finfo(x.dtype).eps
+        basis = _tangent_basis(potential.domain, x.to(wide))
+        if basis is None:
+            return torch.linalg.pinv(hessian, rtol=rtol, hermitian=True).to(x.dtype)
+        inner = torch.linalg.pinv(basis.mT @ hessian @ basis, rtol=rtol, hermitian=True)
+        return (basis @ inner @ basis.mT).to(x.dtype)
+
+
+def working_dtype(x: Tensor) -> torch.dtype:
+    """Return float64, or float32 on a device that has no float64."""
+    return torch.float32 if x.device.type == "mps" else torch.float64
+
+
+def widened(module: ModuleType, dtype: torch.dtype) -> ModuleType:
+    """Return the module if all its numbers have this dtype, else a copy that has."""
+    tensors = chain(module.parameters(), module.buffers())
+    if all(t.dtype == dtype for t in tensors if t.is_floating_point()):
+        return module
+    return copy.deepcopy(module).to(dtype)
+
+
+# ---------------------------------------------------------------------- one block of rows
+
+
+def _minimise(
+    model: Potential, g: Tensor, start: Tensor, tolerance: float, max_iterations: int
+) -> tuple[Tensor, int]:
+    """Return the points and the number of steps; rows that are finished drop out."""
+    basis = _tangent_basis(model.domain, g)
+    point = start.clone()
+    limit = tolerance * g.abs().amax(-1)
+    damping = torch.zeros_like(limit)
+    strikes = torch.zeros_like(limit)
+    last = torch.full_like(limit, torch.inf)
+    active = inside(model, point).nonzero().squeeze(-1)
+    for iteration in range(max_iterations):
+        x = point[active]
+        excess = _tangential(model._gradient(x) - g[active], model.domain)
+        size = excess.abs().amax(-1)
+        # Newton steps shrink the residual at least by a constant factor; if they do not, rounding is all that is left.
+        strikes[active] = torch.where(size > last[active] / 2, strikes[active] + 1, 0)
+        last[active] = size
+        # A residual that is NaN compares false, and its row drops out too.
+        going = (size > limit[active]) & torch.isfinite(size) & (strikes[active] < 4)
+        active, x, excess = active[going], x[going], excess[going]
+        if active.numel() == 0:
+            return point, iteration
+        direction = _direction(model._hessian(x), excess, damping[active], basis)
+        longest = LONGEST_STEP * (1 + x.abs().amax(-1, keepdim=True))
+        direction = direction * (longest / direction.abs().amax(-1, keepdim=True)).clamp(max=1)
+        length = _line_search(model, x, direction, excess)
+        step = length.unsqueeze(-1) * direction
+        point[active] = torch.where(length.unsqueeze(-1) > 0, x + step, x)
+        failed, full = length == 0, length == 1
+        strikes[active[~full]] = 0
+        increased = (100 * damping[active]).clamp(min=1e-8)
+        damping[active] = torch.where(failed, increased, torch.where(full, damping[active] / 100, damping[active]))
+        still = (step.abs() <= torch.finfo(x.dtype).eps * x.abs()).all(-1) & ~failed
+        active = active[~still & (damping[active] < 1e6)]
+    return point, max_iterations
+
+
+def _direction(hessian: Tensor, excess: Tensor, damping: Tensor, basis: Tensor | None) -> Tensor:
+    """Solve (H + damping) d = -excess, with as much damping as a Cholesky factor needs to exist."""
+    # An infinite curvature, as of |x|^1.5 at 0, says nothing about how far to go; the line search will.
+    hessian = torch.nan_to_num(hessian, nan=0.0, posinf=1.0, neginf=0.0)
+    if basis is not None:
+        hessian, excess = basis.mT @ hessian @ basis, excess @ basis
+    size = hessian.shape[-1]
+    diagonal = hessian.diagonal(dim1=-2, dim2=-1).abs().amax(-1)
+    scale = torch.where(diagonal > 0, diagonal, 1)
+    identity = torch.eye(size, dtype=hessian.dtype, device=hessian.device)
+    extra = damping + 4 * size * torch.finfo(hessian.dtype).eps
+    for _ in range(12):
+        factor, info = torch.linalg.cholesky_ex(hessian + (scale * extra)[:, None, None] * identity)
+        if not bool((info > 0).any()):
+            break
+        extra = torch.where(info > 0, 100 * extra, extra)
+    direction = torch.cholesky_solve(-excess.unsqueeze(-1), factor).squeeze(-1)
+    # A row without a factor even now takes the steepest descent.
+    direction = torch.where((info > 0).unsqueeze(-1), -excess / scale.unsqueeze(-1), direction)
+    return direction if basis is None else direction @ basis.mT
+
+
+def _line_search(model: Potential, x: Tensor, direction: Tensor, excess: Tensor) -> Tensor:
+    """Return step lengths 1, 1/2, 1/4, ... that satisfy Armijo's rule inside the domain, or 0."""
+    descent = -(excess * direction).sum(-1)
+    result = torch.zeros_like(descent)
+    waiting = (torch.isfinite(direction).all(-1) & (descent > 0)).nonzero().squeeze(-1)
+    length = 1.0
+    for _ in range(HALVINGS):
+        if waiting.numel() == 0:
+            break
+        old, step = x[waiting], length * direction[waiting]
+        new = old + step
+        # phi(new) - phi(old) - <g, step> <= -1e-4 |first-order change|, written without cancellation.
+        falls = model._divergence(new, old, step) <= (1 - 1e-4) * length * descent[waiting]
+        accepted = falls & inside(model, new)
+        result[waiting[accepted]] = length
+        waiting = waiting[~accepted]
+        length /= 2
+    return result
+
+
+def _residual(model: Potential, x: Tensor, g: Tensor) -> Tensor:
+    excess = _tangential(model._gradient(x) - g, model.domain).abs().amax(-1)
+    valid = inside(model, x) & torch.isfinite(excess)
+    return torch.where(valid, excess, torch.inf)
+
+
+def _tangential(excess: Tensor, domain: Domain) -> Tensor:
+    """On the simplex, take away the part of a gradient that points out of it."""
+    return excess - excess.mean(-1, keepdim=True) if domain.sums_to_one else excess
+
+
+def _tangent_basis(domain: Domain, like: Tensor) -> Tensor | None:
+    """Return an orthonormal basis of the directions inside the simplex, ``(dim, dim - 1)``; else None."""
+    dim = like.shape[-1]
+    if not domain.sums_to_one or dim == 1:
+        return None
+    # The Householder reflection that maps the normal vector to the first axis; its other columns are tangent.
+    normal = torch.full((dim,), dim**-0.5, dtype=like.dtype, device=like.device)
+    axis = torch.nn.functional.one_hot(torch.tensor(0, device=like.device), dim).to(like.dtype)
+    mirror = normal + axis
+    identity = torch.eye(dim, dtype=like.dtype, device=like.device)
+    return (identity - 2 * torch.outer(mirror, mirror) / mirror.dot(mirror))[:, 1:]
+
+
+def _moved_inside(model: Potential, start: Tensor) -> Tensor:
+    """Replace the rows of a start that lie outside the domain by a point in its middle."""
+    domain = model.domain
+    if domain.sums_to_one:
+        start = start / start.sum(-1, keepdim=True)
+        middle = 1 / start.shape[-1]
+    elif domain.lower > -torch.inf and domain.upper < torch.inf:
+        middle = (domain.lower + domain.upper) / 2
+    elif domain.lower > -torch.inf:
+        middle = domain.lower + 1
+    elif domain.upper < torch.inf:
+        middle = domain.upper - 1
+    else:
+        middle = 0.0
+    return torch.where(inside(model, start).unsqueeze(-1), start, middle)

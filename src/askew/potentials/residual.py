@@ -1,0 +1,239 @@
+r"""The Bregman residual of an input-convex network, with a hand-written backward pass.
+
+For one row pair the state of layer l is b = a_l(y), t = a_l(x) - a_l(y) and q = W r_{l-1}. The step t is
+carried forward from h = x - y, never subtracted. With s = g'(b) and d, c of `activations`:
+
+    r = d(b, t)     e = r + s t     R = r + s q
+    [b'; t'; q'] = [g(b); e; R] W + [y, 1; h, 0; 0] U          one matrix product with 3 n rows
+    D = R_last . w
+
+All terms of R are non-negative, so D >= 0 and D(x, x) = 0 hold in floating point. No derivative is taken
+in the forward pass, and the backward pass has no transcendental function: with v = g''(b), k = c + v (q - t),
+
+    dR/db = k   dR/dt = c   dR/dq = s   |   de/db = c   de/dt = s + c   |   dg/db = s.
+
+Matrices multiply from the right: W is (inputs, outputs), U is (dim + 1, outputs) with the bias as its last
+row, so that the bias needs no code of its own. The weights of a network are the tuple
+(U_0, W_1, U_1, W_2, U_2, ..., w).
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from askew import checks
+from askew.potentials.activations import Activation, Stage
+
+__all__ = ["Weights", "base_point", "displacement", "gradient", "residual"]
+
+Weights = tuple[Tensor, ...]
+
+
+def base_point(activation: Activation, y: Tensor, weights: Weights) -> tuple[Tensor, list[Tensor], list[Tensor]]:
+    """Return phi(y), the pre-activations b_l of every layer and the adjoints d phi / d z_{l+1}."""
+    bases: list[Tensor] = []
+    z = y
+    for i, u in enumerate(weights[:-1:2]):
+        b = y @ u[:-1] + u[-1]
+        if i:
+            b = b + z @ weights[2 * i - 1]
+        b = b * activation.gain
+        bases.append(b)
+        z = activation.value(b)
+    adjoint = weights[-1].expand_as(z)
+    value = z @ weights[-1]
+    adjoints = [adjoint]
+    for i in range(len(bases) - 1, 0, -1):
+        adjoint = (activation.slope(bases[i]) * adjoint) @ weights[2 * i - 1].t() * activation.gain
+        adjoints.append(adjoint)
+    return value, bases, adjoints[::-1]
+
+
+def gradient(activation: Activation, bases: list[Tensor], adjoints: list[Tensor], weights: Weights) -> Tensor:
+    """Return grad phi from what :func:`base_point` found."""
+    total = torch.zeros((), dtype=bases[0].dtype, device=bases[0].device)
+    for u, b, adjoint in zip(weights[:-1:2], bases, adjoints, strict=True):
+        total = total + (activation.slope(b) * adjoint) @ u[:-1].t()
+    return total * activation.gain
+
+
+def displacement(
+    activation: Activation, bases: list[Tensor], adjoints: list[Tensor], h: Tensor, weights: Weights
+) -> tuple[Tensor, list[Tensor]]:
+    """Return D(y + h, y) and the steps t_l of every layer, as ordinary differentiable operations.
+
+    In terms of the adjoints at y, D is the sum over layers of adjoint . d(b, t): every term is
+    non-negative, and what depends on y alone is computed once for all h when y is a single point.
+    """
+    steps: list[Tensor] = []
+    divergence = torch.zeros((), dtype=h.dtype, device=h.device)
+    rise = h
+    for i, (b, adjoint) in enumerate(zip(bases, adjoints, strict=True)):
+        t = h @ weights[2 * i][:-1]
+        if i:
+            t = t + rise @ weights[2 * i - 1]
+        t = t * activation.gain
+        steps.append(t)
+        r = activation.residual(b, t)
+        divergence = divergence + (r * adjoint).sum(-1)
+        rise = r + activation.slope(b) * t
+    return divergence, steps
+
+
+def gradient_change(
+    activation: Activation, bases: list[Tensor], adjoints: list[Tensor], steps: list[Tensor], weights: Weights
+) -> Tensor:
+    """Return grad phi(y + h) - grad phi(y) from the steps that :func:`displacement` found."""
+    total = torch.zeros((), dtype=bases[0].dtype, device=bases[0].device)
+    change: Tensor | None = None  # of the adjoint of this layer's output, from y to y + h
+    for i in range(len(bases) - 1, -1, -1):
+        bend = activation.bend(bases[i], steps[i])
+        moved = bend * adjoints[i]
+        if change is not None:
+            moved = moved + (activation.slope(bases[i]) + bend) * change
+        total = total + moved @ weights[2 * i][:-1].t()
+        if i:
+            change = moved @ weights[2 * i - 1].t() * activation.gain
+    return total * activation.gain
+
+
+def residual(activation: Activation, y: Tensor, h: Tensor, weights: Weights) -> Tensor:
+    """Return D(y + h, y) row by row for `y` and `h` of shape (n, dim).
+
+    Eager code goes through the hand-written backward pass; compilers and function transforms get the
+    differentiable operations.
+    """
+    if checks.transformed(y, h, *weights):
+        return _differentiable(activation, y, h, weights)
+    recorded = torch.is_grad_enabled() and any(tensor.requires_grad for tensor in (y, h, *weights))
+    result: Tensor = _Residual.apply(activation, recorded, y, h, *weights)
+    return result
+
+
+def _differentiable(activation: Activation, y: Tensor, h: Tensor, weights: Weights) -> Tensor:
+    _, bases, adjoints = base_point(activation, y, weights)
+    return displacement(activation, bases, adjoints, h, weights)[0]
+
+
+class _Residual(torch.autograd.Function):
+    """D(y + h, y) with a backward pass derived by hand."""
+
+    @staticmethod
+    def forward(ctx: Any, activation: Activation, recorded: bool, y: Tensor, h: Tensor, *weights: Tensor) -> Tensor:
+        n, dim = y.shape
+        count = len(weights) // 2
+        gain = activation.gain
+        points = y.new_zeros(2, n, dim + 1)
+        torch.stack((y, h), out=points[..., :dim])
+        points[0, :, dim].fill_(1)
+        rows = points.view(2 * n, dim + 1)
+        saved: list[Tensor] = []
+        states: Tensor | None = None  # [g(b); e; R] of the layer before
+        scratch: tuple[Tensor, ...] = ()
+        width = 0
+        for i in range(count):
+            u = weights[2 * i]
+            if gain != 1:
+                u = u * gain
+            q: Tensor | None = None
+            if states is None:
+                b, t = torch.mm(rows, u).view(2, n, -1).unbind()
+            else:
+                w = weights[2 * i - 1]
+                if gain != 1:
+                    w = w * gain
+                flat = y.new_empty(3 * n, u.shape[1])
+                before = states.view(3 * n, width)
+                upper = flat[: 2 * n]
+                torch.mm(rows, u, out=upper)
+                upper.addmm_(before[: 2 * n], w)
+                torch.mm(before[2 * n :], w, out=flat[2 * n :])
+                b, t, q = flat.view(3, n, -1).unbind()
+            # One block of scratch serves all layers: memory that was just used is still in the cache.
+            if width != u.shape[1]:
+                width = u.shape[1]
+                scratch = y.new_empty(activation.buffers + 1, n, width).unbind()
+            last = i + 1 == count
+            value = rise = bend = drift = None
+            if last:
+                states, total = None, y.new_empty(n, width)
+            else:
+                states = y.new_empty(3, n, width)
+                value, rise, total = states.unbind()
+            slope = scratch[-1]
+            if recorded:
+                partials = y.new_empty(3, n, width)  # [s; c; k], of the last layer [k; c; s]
+                slope, bend, drift = partials.unbind()
+                if last:
+                    slope, drift = drift, slope
+                saved += [partials] if states is None else [partials, states]
+            activation.kernel(b, t, Stage(value, slope, total, bend, drift, scratch[:-1]))
+            if rise is not None:
+                torch.addcmul(total, slope, t, out=rise)
+            if drift is not None and bend is not None:  # k = c + v (q - t)
+                torch.addcmul(bend, drift, t if q is None else torch.sub(t, q, out=scratch[0]), value=-1, out=drift)
+            if q is not None:
+                total.addcmul_(slope, q)
+        if recorded:
+            ctx.activation = activation
+            ctx.count = count
+            ctx.save_for_backward(y, h, *weights, total, rows, *saved)
+        return torch.mv(total, weights[-1])
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor) -> Any:
+        saved = ctx.saved_tensors
+        count, gain = ctx.count, ctx.activation.gain
+        y, h, weights = saved[0], saved[1], saved[2 : 2 + 2 * count]
+        needed = ctx.needs_input_grad[2:]
+        if torch.is_grad_enabled():  # create_graph=True: the same gradients as a graph of their own
+            value = _differentiable(ctx.activation, y, h, weights)
+            inputs = [tensor for tensor, wanted in zip((y, h, *weights), needed, strict=True) if wanted]
+            found = iter(torch.autograd.grad(value, inputs, grad, create_graph=True))
+            return None, None, *(next(found) if wanted else None for wanted in needed)
+        total, rows, *stack = saved[2 + 2 * count :]
+        n, dim = y.shape
+        to_points: Tensor | None = None
+        grads: list[Tensor] = [torch.mv(total.t(), grad)]
+        upstream = (stack.pop() * grad[:, None]).flatten(0, 1)
+        # The factor w of the last layer and the gain are folded into the weights instead of into 3 n rows.
+        scale: Tensor | float = weights[-1] * gain
+        for i in range(count - 1, -1, -1):
+            upper = upstream[: 2 * n]
+            grads.append(torch.mm(rows.t(), upper).mul_(scale))
+            if needed[0] or needed[1]:
+                u = weights[2 * i][:dim] * scale
+                if to_points is None:
+                    to_points = torch.mm(u, upper.t())
+                else:
+                    to_points.addmm_(u, upper.t())
+            if i == 0:
+                break
+            states, partials = stack.pop(), stack.pop()
+            grads.append(torch.mm(states.flatten(0, 1).t(), upstream).mul_(scale))
+            w = (weights[2 * i - 1] * scale).t().contiguous()
+            upstream = _through_stage(torch.mm(upstream, w).view(3, n, -1), partials, first=i == 1)
+            scale = gain
+        grad_y = grad_h = None
+        if to_points is not None:
+            grad_y, grad_h = to_points[:, :n].t(), to_points[:, n:].t()
+        return None, None, grad_y, grad_h, *reversed(grads)
+
+
+def _through_stage(below: Tensor, partials: Tensor, *, first: bool) -> Tensor:
+    """Turn gradients with respect to g(b), e and R into those of b, t and q, in place, as rows.
+
+    The first layer has no q.
+    """
+    to_value, to_rise, to_total = below.unbind()
+    s, c, k = partials.unbind()
+    to_value.mul_(s).addcmul_(to_rise, c).addcmul_(to_total, k)
+    both = to_rise + to_total
+    to_rise.mul_(s).addcmul_(both, c)
+    if first:
+        return below[:2].flatten(0, 1)
+    to_total.mul_(s)
+    return below.flatten(0, 1)
