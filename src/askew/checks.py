@@ -25,6 +25,7 @@ __all__ = [
     "SIMPLEX",
     "UNIT_BOX",
     "Domain",
+    "autocasting",
     "check_finite",
     "check_matrices",
     "check_name",
@@ -37,6 +38,7 @@ __all__ = [
     "optional_import",
     "problem",
     "transformed",
+    "wrapped",
 ]
 
 DTYPES = (torch.float32, torch.float64, torch.bfloat16)
@@ -54,12 +56,24 @@ def problem(what: str, must: str, got: object, mend: str = "") -> str:
     return f"{text} {mend}" if mend else text
 
 
-def transformed(*tensors: Tensor) -> bool:
-    """Whether a compiler, an exporter or a function transform (``vmap``, ``grad``) is at work."""
+def wrapped(*tensors: Tensor) -> bool:
+    """Whether a function transform (``vmap``, ``func.grad``) has wrapped one of the tensors."""
+    # A compiler cannot trace the question, and sees plain tensors anyway.
     if torch.compiler.is_compiling():
-        return True
-    # The only way torch offers to recognise a tensor that vmap or func.grad has wrapped.
+        return False
+    # The only way torch offers to recognise such a tensor.
     return any(torch._C._functorch.is_functorch_wrapped_tensor(t) for t in tensors)
+
+
+def transformed(*tensors: Tensor) -> bool:
+    """Whether a compiler, an exporter or a function transform is at work."""
+    return torch.compiler.is_compiling() or wrapped(*tensors)
+
+
+def autocasting(x: Tensor) -> bool:
+    """Whether autocast is on for the device of ``x``; some devices, such as meta, know no autocast."""
+    device = x.device.type
+    return torch.amp.is_autocast_available(device) and torch.is_autocast_enabled(device)
 
 
 def inspectable(*tensors: Tensor) -> bool:

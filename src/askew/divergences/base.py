@@ -36,6 +36,8 @@ class Divergence(nn.Module, ABC):
         Whether D(x, y) = D(y, x) for all points.
     triangle : bool
         Whether D(x, z) <= D(x, y) + D(y, z) for all points.
+    root_triangle : bool
+        Whether the square root of D obeys the triangle inequality, as it does for squared norms.
     reflexive : bool
         Whether D(x, x) = 0 exactly. True of all members but those that reproduce a known flaw.
     domain : Domain
@@ -44,6 +46,7 @@ class Divergence(nn.Module, ABC):
 
     symmetric: bool = False
     triangle: bool = False
+    root_triangle: bool = False
     reflexive: bool = True
     domain: Domain = REAL
     # Looking for NaN in the result costs a few microseconds; the cheapest members go without.
@@ -117,14 +120,14 @@ class Divergence(nn.Module, ABC):
         Encoders run in the lower precision of autocast. A divergence is too cheap to gain from it and
         too exact to lose by it.
         """
-        if isinstance(x, Tensor) and isinstance(y, Tensor) and torch.is_autocast_enabled(x.device.type):
+        if isinstance(x, Tensor) and isinstance(y, Tensor) and checks.autocasting(x):
             dtype = self.dtype or torch.float32
             return x.to(dtype), y.to(dtype)
         return x, y
 
     def _evaluate(self, hook: str, x: Tensor, y: Tensor) -> Tensor:
         """Call a hook in a precision that is fit for it, then look for NaN where that is cheap."""
-        if torch.is_autocast_enabled(x.device.type):
+        if checks.autocasting(x):
             with torch.autocast(x.device.type, enabled=False):
                 return self._evaluate(hook, x, y)
         if x.dtype == torch.bfloat16:

@@ -1,0 +1,35 @@
+"""Convex functions: the generators of Bregman divergences."""
+
+from askew.potentials.base import InverseGradient, Potential
+from askew.potentials.closed_form import (
+    Burg,
+    Exponential,
+    FermiDirac,
+    LogSumExp,
+    NegativeEntropy,
+    PowerNorm,
+    Quadratic,
+)
+from askew.potentials.compositions import AffinePrecomposed, Conjugate, Scaled, Sum
+from askew.potentials.function import ConvexityReport, FromFunction, check_convexity
+from askew.potentials.icnn import ICNN
+
+__all__ = [
+    "ICNN",
+    "AffinePrecomposed",
+    "Burg",
+    "Conjugate",
+    "ConvexityReport",
+    "Exponential",
+    "FermiDirac",
+    "FromFunction",
+    "InverseGradient",
+    "LogSumExp",
+    "NegativeEntropy",
+    "Potential",
+    "PowerNorm",
+    "Quadratic",
+    "Scaled",
+    "Sum",
+    "check_convexity",
+]

@@ -17,10 +17,12 @@ that squareplus (a + sqrt(a^2 + 4)) / 2 becomes b + sqrt(b^2 + 1) with b = a / 2
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
+
+from askew import checks
 
 __all__ = ["ACTIVATIONS", "Activation", "ReLU", "Softplus", "Squareplus", "Stage"]
 
@@ -33,7 +35,7 @@ class Stage(NamedTuple):
     """Buffers that a kernel fills at (b, t): all of one shape, None where the caller has no use for it."""
 
     value: Tensor | None  # g(b)
-    slope: Tensor  # g'(b)
+    slope: Tensor | None  # g'(b)
     residual: Tensor  # d(b, t)
     bend: Tensor | None  # c(b, t)
     curvature: Tensor | None  # g''(b)
@@ -45,38 +47,142 @@ class Activation(ABC):
 
     name: str
     gain: float = 1.0
-    smooth: bool = True
     buffers: int = 0
 
-    @abstractmethod
     def value(self, b: Tensor) -> Tensor:
         """Return g(b)."""
+        return _with_derivative(_Value, self, b)
 
-    @abstractmethod
     def slope(self, b: Tensor) -> Tensor:
         """Return g'(b)."""
+        return _with_derivative(_Slope, self, b)
+
+    def residual(self, b: Tensor, t: Tensor) -> Tensor:
+        """Return g(b + t) - g(b) - g'(b) t."""
+        return _with_derivative(_Residual, self, b, t)
+
+    def bend(self, b: Tensor, t: Tensor) -> Tensor:
+        """Return g'(b + t) - g'(b)."""
+        return _with_derivative(_Bend, self, b, t)
 
     @abstractmethod
     def curvature(self, b: Tensor) -> Tensor:
         """Return g''(b)."""
 
     @abstractmethod
-    def residual(self, b: Tensor, t: Tensor) -> Tensor:
-        """Return g(b + t) - g(b) - g'(b) t."""
+    def _value(self, b: Tensor) -> Tensor: ...
 
     @abstractmethod
-    def bend(self, b: Tensor, t: Tensor) -> Tensor:
-        """Return g'(b + t) - g'(b)."""
+    def _slope(self, b: Tensor) -> Tensor: ...
+
+    @abstractmethod
+    def _residual(self, b: Tensor, t: Tensor) -> Tensor: ...
+
+    @abstractmethod
+    def _bend(self, b: Tensor, t: Tensor) -> Tensor: ...
 
     def kernel(self, b: Tensor, t: Tensor, out: Stage) -> None:
         """Fill the buffers of `out`; bend and curvature are there both or not at all."""
         if out.value is not None:
-            out.value.copy_(self.value(b))
-        out.slope.copy_(self.slope(b))
-        out.residual.copy_(self.residual(b, t))
+            out.value.copy_(self._value(b))
+        if out.slope is not None:
+            out.slope.copy_(self._slope(b))
+        out.residual.copy_(self._residual(b, t))
         if out.bend is not None and out.curvature is not None:
-            out.bend.copy_(self.bend(b, t))
+            out.bend.copy_(self._bend(b, t))
             out.curvature.copy_(self.curvature(b))
+
+
+def _with_derivative(function: type[_Unit], activation: Activation, *arguments: Tensor) -> Tensor:
+    """Evaluate with the derivative known in closed form instead of the one of the formula.
+
+    Differentiating the formulas works but costs several times as much. Function transforms and exporters,
+    which cannot look inside an autograd function, get the formula.
+    """
+    if torch.compiler.is_exporting() or checks.wrapped(*arguments):
+        return function.formula(activation, *arguments)
+    result: Tensor = function.apply(activation, *arguments)
+    return result
+
+
+class _Unit(torch.autograd.Function):
+    """An elementwise function of an activation that knows its own derivative."""
+
+    @staticmethod
+    def formula(activation: Activation, *arguments: Tensor) -> Tensor:
+        raise NotImplementedError
+
+
+class _Value(_Unit):
+    @staticmethod
+    def formula(activation: Activation, *arguments: Tensor) -> Tensor:
+        return activation._value(*arguments)
+
+    @staticmethod
+    def forward(ctx: Any, activation: Activation, b: Tensor) -> Tensor:
+        ctx.activation = activation
+        ctx.save_for_backward(b)
+        return activation._value(b)
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor) -> Any:
+        (b,) = ctx.saved_tensors
+        return None, grad * ctx.activation.slope(b)
+
+
+class _Slope(_Unit):
+    @staticmethod
+    def formula(activation: Activation, *arguments: Tensor) -> Tensor:
+        return activation._slope(*arguments)
+
+    @staticmethod
+    def forward(ctx: Any, activation: Activation, b: Tensor) -> Tensor:
+        ctx.activation = activation
+        ctx.save_for_backward(b)
+        return activation._slope(b)
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor) -> Any:
+        (b,) = ctx.saved_tensors
+        return None, grad * ctx.activation.curvature(b)
+
+
+class _Residual(_Unit):
+    @staticmethod
+    def formula(activation: Activation, *arguments: Tensor) -> Tensor:
+        return activation._residual(*arguments)
+
+    @staticmethod
+    def forward(ctx: Any, activation: Activation, b: Tensor, t: Tensor) -> Tensor:
+        ctx.activation = activation
+        ctx.save_for_backward(b, t)
+        return activation._residual(b, t)
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor) -> Any:
+        b, t = ctx.saved_tensors
+        bend = ctx.activation.bend(b, t)
+        by_base = (grad * (bend - ctx.activation.curvature(b) * t)).sum_to_size(b.shape)
+        return None, by_base, (grad * bend).sum_to_size(t.shape)
+
+
+class _Bend(_Unit):
+    @staticmethod
+    def formula(activation: Activation, *arguments: Tensor) -> Tensor:
+        return activation._bend(*arguments)
+
+    @staticmethod
+    def forward(ctx: Any, activation: Activation, b: Tensor, t: Tensor) -> Tensor:
+        ctx.activation = activation
+        ctx.save_for_backward(b, t)
+        return activation._bend(b, t)
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor) -> Any:
+        b, t = ctx.saved_tensors
+        end = ctx.activation.curvature(b + t)
+        by_base = (grad * (end - ctx.activation.curvature(b))).sum_to_size(b.shape)
+        return None, by_base, (grad * end).sum_to_size(t.shape)
 
 
 class Squareplus(Activation):
@@ -94,12 +200,12 @@ class Squareplus(Activation):
     gain = 0.5
     buffers = 4
 
-    def value(self, b: Tensor) -> Tensor:
+    def _value(self, b: Tensor) -> Tensor:
         # b + sqrt(b^2 + 1) cancels for b < 0, where it equals 1 / (|b| + sqrt(b^2 + 1)).
         return 2 * b.clamp_min(0) + 1 / (b.abs() + (b * b + 1).sqrt())
 
-    def slope(self, b: Tensor) -> Tensor:
-        return self.value(b) * (b * b + 1).rsqrt()
+    def _slope(self, b: Tensor) -> Tensor:
+        return self._value(b) * (b * b + 1).rsqrt()
 
     def curvature(self, b: Tensor) -> Tensor:
         return (b * b + 1).rsqrt() ** 3
@@ -112,11 +218,11 @@ class Squareplus(Activation):
         q = positive + (positive * positive + t * t) / (base * far + (positive - middle))
         return q, base, far
 
-    def residual(self, b: Tensor, t: Tensor) -> Tensor:
+    def _residual(self, b: Tensor, t: Tensor) -> Tensor:
         q, base, _ = self._q(b, t)
         return t * t / (base * q)
 
-    def bend(self, b: Tensor, t: Tensor) -> Tensor:
+    def _bend(self, b: Tensor, t: Tensor) -> Tensor:
         q, base, far = self._q(b, t)
         return t * (1 / base + 1 / far) / q
 
@@ -130,9 +236,8 @@ class Squareplus(Activation):
         base = torch.addcmul(one, b, b, out=s2)  # R(b)^2
         q = torch.mul(far, base, out=s3).sqrt_()  # P
         middle = torch.addcmul(one, a, b, out=s0)
-        # Where no unit is far out, P + M and b + R(b) lose at most three bits and are taken as they are.
-        moderate = middle.amin().item() > -64 and b.amin().item() > -8
-        if moderate:
+        # Where no unit is far out, P + M and b + R(b) lose a few bits at most and are taken as they are.
+        if middle.amin().item() > -64:
             q.add_(middle)
         else:
             positive = torch.clamp_min(middle, 0, out=out.residual)
@@ -140,15 +245,16 @@ class Squareplus(Activation):
             torch.mul(positive, positive, out=middle).addcmul_(t, t)
             torch.div(middle, q, out=q).add_(positive)
         inverse = torch.rsqrt(base, out=s0)
-        if moderate:
-            if out.value is not None:
-                torch.addcmul(b, base, inverse, out=out.value)
-            torch.addcmul(one, b, inverse, out=out.slope)
-        else:
-            z = torch.mul(base, inverse, out=out.slope if out.value is None else out.value)
-            z.add_(torch.abs(b, out=base)).reciprocal_()
-            z.add_(torch.clamp_min(b, 0, out=base), alpha=2)
-            torch.mul(z, inverse, out=out.slope)
+        if out.slope is not None:
+            if b.amin().item() > -8:
+                torch.addcmul(one, b, inverse, out=out.slope)
+                if out.value is not None:
+                    torch.addcmul(b, base, inverse, out=out.value)
+            else:
+                z = torch.mul(base, inverse, out=out.slope if out.value is None else out.value)
+                z.add_(torch.abs(b, out=base)).reciprocal_()
+                z.add_(torch.clamp_min(b, 0, out=base), alpha=2)
+                torch.mul(z, inverse, out=out.slope)
         ratio = torch.div(t, q, out=q)
         y = torch.mul(ratio, inverse, out=out.residual)
         if out.bend is not None and out.curvature is not None:
@@ -171,49 +277,44 @@ class Softplus(Activation):
 
     name = "softplus"
     buffers = 6
-    # Beyond this step e^t overflows in float32; g itself is used there, which then cancels nothing.
+    # Where e^a is cut off: far above 1, so that log(1 + e^a) = a, and far below overflow.
     _far = 60.0
 
     @staticmethod
     def _threshold(dtype: torch.dtype) -> float:
         return 1e-3 if dtype == torch.float64 else 0.1
 
-    def value(self, b: Tensor) -> Tensor:
+    def _value(self, b: Tensor) -> Tensor:
         return b.clamp_min(0) + torch.log1p(torch.exp(-b.abs()))
 
-    def slope(self, b: Tensor) -> Tensor:
+    def _slope(self, b: Tensor) -> Tensor:
         return torch.sigmoid(b)
 
     def curvature(self, b: Tensor) -> Tensor:
         return torch.sigmoid(b) * torch.sigmoid(-b)
 
-    def _flipped(self, b: Tensor, t: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-        """Return (sign, flipped step, smaller slope s, flipped bend)."""
+    def _flipped(self, b: Tensor, t: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
+        """Return (sign, flipped step, smaller slope s, growth u, flipped end where u is capped)."""
         sign = torch.where(b > 0, -1.0, 1.0).to(b.dtype)
         step = t * sign
-        s = torch.sigmoid(-b.abs())
-        u = s * torch.expm1(step.clamp_max(self._far))
-        bend = u * (1 - s) / (1 + u)
-        # Past the clamp g'(b + t) - g'(b) is taken from its definition: the end slope dominates.
-        bend = torch.where(step > self._far, torch.sigmoid(step - b.abs()) - s, bend)
-        return sign, step, s, bend
-
-    def residual(self, b: Tensor, t: Tensor) -> Tensor:
-        _, step, s, bend = self._flipped(b, t)
-        near = bend * step * (0.5 - step * (1 - 2 * s - bend) / 12)
-        # The branch not taken gets a harmless step, so that its gradient stays finite.
-        small = t.abs() <= self._threshold(b.dtype)
-        large = step > self._far
-        middle = torch.where(small | large, torch.ones_like(step), step)
-        direct = torch.log1p(s * torch.expm1(middle)) - s * middle
         base = -b.abs()
-        end = base + torch.where(large, step, torch.zeros_like(step))
-        beyond = self.value(end) - self.value(base) - s * step
-        return torch.where(small, near, torch.where(large, beyond, direct))
+        s = torch.sigmoid(base)
+        end = base + step
+        # s e^t = (1 - s) e^(base + t): the right side does not overflow before the result does.
+        grown = (1 - s) * torch.exp(end.clamp_max(self._far)) - s
+        growth = torch.where(step > 1, grown, s * torch.expm1(step.clamp_max(1)))
+        return sign, step, s, growth, end
 
-    def bend(self, b: Tensor, t: Tensor) -> Tensor:
-        sign, _, _, bend = self._flipped(b, t)
-        return bend * sign
+    def _residual(self, b: Tensor, t: Tensor) -> Tensor:
+        _, step, s, growth, end = self._flipped(b, t)
+        bend = growth * (1 - s) / (1 + growth)
+        near = bend * step * (0.5 - step * (1 - 2 * s - bend) / 12)
+        direct = torch.log1p(growth) - s * step + (end - self._far).clamp_min(0)
+        return torch.where(t.abs() <= self._threshold(b.dtype), near, direct)
+
+    def _bend(self, b: Tensor, t: Tensor) -> Tensor:
+        sign, _, s, growth, _ = self._flipped(b, t)
+        return sign * growth * (1 - s) / (1 + growth)
 
     def kernel(self, b: Tensor, t: Tensor, out: Stage) -> None:
         if b.device.type != "cpu" or b.numel() == 0:
@@ -228,7 +329,8 @@ class Softplus(Activation):
         positive = torch.gt(b, 0, out=s0)
         s = torch.abs(b, out=s1).neg_().sigmoid_()
         complement = torch.sub(one, s, out=s2)
-        torch.lerp(s, complement, positive, out=out.slope)
+        if out.slope is not None:
+            torch.lerp(s, complement, positive, out=out.slope)
         if out.value is not None:
             torch.clamp_min(b, 0, out=out.value).sub_(torch.log(complement, out=s4))
         sign = positive.mul_(-2).add_(1)
@@ -257,21 +359,21 @@ class ReLU(Activation):
     name = "relu"
     smooth = False
 
-    def value(self, b: Tensor) -> Tensor:
+    def _value(self, b: Tensor) -> Tensor:
         return b.clamp_min(0)
 
-    def slope(self, b: Tensor) -> Tensor:
+    def _slope(self, b: Tensor) -> Tensor:
         return (b > 0).to(b.dtype)
 
     def curvature(self, b: Tensor) -> Tensor:
         return torch.zeros_like(b)
 
-    def residual(self, b: Tensor, t: Tensor) -> Tensor:
+    def _residual(self, b: Tensor, t: Tensor) -> Tensor:
         a = b + t
         return torch.where((a > 0) == (b > 0), torch.zeros_like(a), a.abs())
 
-    def bend(self, b: Tensor, t: Tensor) -> Tensor:
-        return self.slope(b + t) - self.slope(b)
+    def _bend(self, b: Tensor, t: Tensor) -> Tensor:
+        return self._slope(b + t) - self._slope(b)
 
 
 ACTIVATIONS: dict[str, Activation] = {a.name: a for a in (Squareplus(), Softplus(), ReLU())}

@@ -50,12 +50,15 @@ class Potential(nn.Module, ABC):
         Where phi is differentiable.
     dual_domain : Domain
         Where its gradients lie.
+    symmetric : bool
+        Whether its divergence is symmetric, which holds for quadratic functions only.
     boundary : bool
         Whether phi is finite on the boundary of its domain; x of D(x, y) may then lie there.
     """
 
     domain: Domain = REAL
     dual_domain: Domain = REAL
+    symmetric: bool = False
     boundary: bool = False
 
     def __init__(self, dim: int) -> None:

@@ -130,7 +130,7 @@ class Quadratic(ClosedForm):
         if self.matrix is None:
             return g / 2
         # The pseudo-inverse of A, not of its Gram matrix, whose condition number is the square.
-        inverse = torch.linalg.pinv(self.matrix)
+        inverse: Tensor = torch.linalg.pinv(self.matrix)
         return (g / 2 @ inverse) @ inverse.mT
 
     def _inverse_difference(self, u: Tensor, v: Tensor, h: Tensor) -> Tensor:
@@ -462,7 +462,5 @@ def _softmax_difference(x: Tensor, y: Tensor, h: Tensor) -> Tensor:
     divergence, d = _softmax_divergence(y, h)
     log_growth = d - divergence.unsqueeze(-1)
     grows = log_growth > 0
-    size = torch.where(grows, x.softmax(-1), y.softmax(-1)) * torch.expm1(
-        torch.where(grows, -log_growth, log_growth)
-    )
+    size = torch.where(grows, x.softmax(-1), y.softmax(-1)) * torch.expm1(torch.where(grows, -log_growth, log_growth))
     return torch.where(grows, -size, size)

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from typing import cast
 
 import torch
@@ -12,7 +13,7 @@ from askew import checks
 from askew.checks import NEGATIVE, POSITIVE, REAL
 from askew.potentials.base import InverseGradient, Potential
 from askew.potentials.closed_form import ClosedForm
-from askew.potentials.inverse import inside, inverse_hessian, newton, working_dtype
+from askew.potentials.inverse import inside, inverse_hessian, middle, newton, working_dtype
 
 __all__ = ["AffinePrecomposed", "Conjugate", "Scaled", "Sum"]
 
@@ -243,27 +244,28 @@ class AffinePrecomposed(Potential):
         return self.matrix.mT @ self.potential._hessian(self._image(x)) @ self.matrix
 
     def _search_start(self, g: Tensor) -> Tensor:
-        """Return the point whose image is nearest to where the inner potential would begin."""
-        inverse = torch.linalg.pinv(self.matrix)
+        """Return the point whose image is nearest to where the inner potential would begin.
+
+        Where that image leaves the inner domain, it is the point whose image is nearest to its middle.
+        """
+        inverse: Tensor = torch.linalg.pinv(self.matrix)
+        offset = 0 if self.offset is None else self.offset
         image = self.potential._search_start(g @ inverse)
-        # Where the inner gradient is out of reach, the middle of the inner domain is as good as any.
-        domain = self.potential.domain
-        middle = 0.5 if domain.upper == 1 else 1 / self.potential.dim if domain.sums_to_one else 1.0
-        middle = -middle if domain == NEGATIVE else middle
-        usable = inside(self.potential, image).unsqueeze(-1)
-        image = torch.where(usable, image, 0.0 if domain == REAL else middle)
-        shifted = image if self.offset is None else image - self.offset
-        return shifted @ inverse.mT
+        centre = torch.full_like(image, middle(self.potential.domain, self.potential.dim))
+        first, second = (image - offset) @ inverse.mT, (centre - offset) @ inverse.mT
+        return torch.where(self._inside(first).unsqueeze(-1), first, second)
 
     def _checked(self, x: Tensor, *, boundary: bool = False) -> Tensor:
         super()._checked(x)
-        if self.potential.domain != REAL:
-            self.potential._checked(self._image(x), boundary=boundary)
+        if _limited(self.potential) and checks.inspectable(x):
+            with _about_images():
+                self.potential._checked(self._image(x), boundary=boundary)
         return x
 
     def _check_domain(self, x: Tensor, y: Tensor) -> None:
-        if self.potential.domain != REAL:
-            self.potential._check_domain(self._image(x), self._image(y))
+        if _limited(self.potential) and checks.inspectable(x, y):
+            with _about_images():
+                self.potential._check_domain(self._image(x), self._image(y))
 
     def _inside(self, x: Tensor) -> Tensor:
         return torch.isfinite(x).all(-1) & inside(self.potential, self._image(x))
@@ -412,6 +414,20 @@ def _potential(potential: Potential, owner: str) -> Potential:
     if not isinstance(potential, Potential):
         raise TypeError(checks.problem(f"potential of {owner}", "a Potential", type(potential).__name__))
     return potential
+
+
+def _limited(potential: Potential) -> bool:
+    """Whether a potential, or one that it is made of, is not defined everywhere."""
+    return any(part.domain != REAL for part in potential.modules() if isinstance(part, Potential))
+
+
+@contextmanager
+def _about_images() -> Iterator[None]:
+    """Say of a domain error that it is about A x + b and not about the points themselves."""
+    try:
+        yield
+    except ValueError as error:
+        raise ValueError(f"The image A x + b of AffinePrecomposed lies outside the inner domain: {error}") from None
 
 
 def _hold(module: nn.Module, name: str, tensor: Tensor | None) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import math
 from itertools import chain
 from typing import TypeVar
 
@@ -13,7 +14,7 @@ from askew import checks
 from askew.checks import Domain
 from askew.potentials.base import InverseGradient, Potential
 
-__all__ = ["inside", "inverse_hessian", "newton", "widened", "working_dtype"]
+__all__ = ["inside", "inverse_hessian", "middle", "newton", "widened", "working_dtype"]
 
 ModuleType = TypeVar("ModuleType", bound=nn.Module)
 
@@ -110,6 +111,17 @@ def inside(potential: Potential, x: Tensor) -> Tensor:
     return ((x > potential.domain.lower) & (x < potential.domain.upper)).all(-1)
 
 
+def middle(domain: Domain, dim: int) -> float:
+    """Return a number such that the point with all coordinates equal to it lies well inside the domain."""
+    if domain.sums_to_one:
+        return 1 / dim
+    if math.isfinite(domain.lower) and math.isfinite(domain.upper):
+        return (domain.lower + domain.upper) / 2
+    if math.isfinite(domain.lower):
+        return domain.lower + 1
+    return domain.upper - 1 if math.isfinite(domain.upper) else 0.0
+
+
 def inverse_hessian(potential: Potential, x: Tensor) -> Tensor:
     """Return the pseudo-inverse of the Hessian within the domain, without recording gradients."""
     with torch.no_grad():
@@ -118,10 +130,12 @@ def inverse_hessian(potential: Potential, x: Tensor) -> Tensor:
         hessian = potential._hessian(x).to(wide)
         rtol = x.shape[-1] * torch.finfo(x.dtype).eps
         basis = _tangent_basis(potential.domain, x.to(wide))
-        if basis is None:
-            return torch.linalg.pinv(hessian, rtol=rtol, hermitian=True).to(x.dtype)
-        inner = torch.linalg.pinv(basis.mT @ hessian @ basis, rtol=rtol, hermitian=True)
-        return (basis @ inner @ basis.mT).to(x.dtype)
+        if basis is not None:
+            hessian = basis.mT @ hessian @ basis
+        inverse: Tensor = torch.linalg.pinv(hessian, rtol=rtol, hermitian=True)
+        if basis is not None:
+            inverse = basis @ inverse @ basis.mT
+        return inverse.to(x.dtype)
 
 
 def working_dtype(x: Tensor) -> torch.dtype:
@@ -140,9 +154,7 @@ def widened(module: ModuleType, dtype: torch.dtype) -> ModuleType:
 # ---------------------------------------------------------------------- one block of rows
 
 
-def _minimise(
-    model: Potential, g: Tensor, start: Tensor, tolerance: float, max_iterations: int
-) -> tuple[Tensor, int]:
+def _minimise(model: Potential, g: Tensor, start: Tensor, tolerance: float, max_iterations: int) -> tuple[Tensor, int]:
     """Return the points and the number of steps; rows that are finished drop out."""
     basis = _tangent_basis(model.domain, g)
     point = start.clone()
@@ -155,11 +167,11 @@ def _minimise(
         x = point[active]
         excess = _tangential(model._gradient(x) - g[active], model.domain)
         size = excess.abs().amax(-1)
-        # Newton steps shrink the residual at least by a constant factor; if they do not, rounding is all that is left.
-        strikes[active] = torch.where(size > last[active] / 2, strikes[active] + 1, 0)
+        # Short full steps that do not shrink the residual any more: rounding is all that is left.
+        strikes[active] = torch.where(size > last[active] / 2, strikes[active], 0)
         last[active] = size
         # A residual that is NaN compares false, and its row drops out too.
-        going = (size > limit[active]) & torch.isfinite(size) & (strikes[active] < 4)
+        going = (size > limit[active]) & torch.isfinite(size) & (strikes[active] < 3)
         active, x, excess = active[going], x[going], excess[going]
         if active.numel() == 0:
             return point, iteration
@@ -170,7 +182,8 @@ def _minimise(
         step = length.unsqueeze(-1) * direction
         point[active] = torch.where(length.unsqueeze(-1) > 0, x + step, x)
         failed, full = length == 0, length == 1
-        strikes[active[~full]] = 0
+        short = step.abs().amax(-1) <= 1e-6 * x.abs().amax(-1)
+        strikes[active] = torch.where(full & short, strikes[active] + 1, 0)
         increased = (100 * damping[active]).clamp(min=1e-8)
         damping[active] = torch.where(failed, increased, torch.where(full, damping[active] / 100, damping[active]))
         still = (step.abs() <= torch.finfo(x.dtype).eps * x.abs()).all(-1) & ~failed
@@ -211,8 +224,9 @@ def _line_search(model: Potential, x: Tensor, direction: Tensor, excess: Tensor)
             break
         old, step = x[waiting], length * direction[waiting]
         new = old + step
-        # phi(new) - phi(old) - <g, step> <= -1e-4 |first-order change|, written without cancellation.
-        falls = model._divergence(new, old, step) <= (1 - 1e-4) * length * descent[waiting]
+        # The objective falls by at least a quarter of what its slope promises, written without cancellation. A
+        # quadratic falls by half, so that good Newton steps pass; those that jump to the other side do not.
+        falls = model._divergence(new, old, step) <= 0.75 * length * descent[waiting]
         accepted = falls & inside(model, new)
         result[waiting[accepted]] = length
         waiting = waiting[~accepted]
@@ -246,16 +260,6 @@ def _tangent_basis(domain: Domain, like: Tensor) -> Tensor | None:
 
 def _moved_inside(model: Potential, start: Tensor) -> Tensor:
     """Replace the rows of a start that lie outside the domain by a point in its middle."""
-    domain = model.domain
-    if domain.sums_to_one:
+    if model.domain.sums_to_one:
         start = start / start.sum(-1, keepdim=True)
-        middle = 1 / start.shape[-1]
-    elif domain.lower > -torch.inf and domain.upper < torch.inf:
-        middle = (domain.lower + domain.upper) / 2
-    elif domain.lower > -torch.inf:
-        middle = domain.lower + 1
-    elif domain.upper < torch.inf:
-        middle = domain.upper - 1
-    else:
-        middle = 0.0
-    return torch.where(inside(model, start).unsqueeze(-1), start, middle)
+    return torch.where(inside(model, start).unsqueeze(-1), start, middle(model.domain, model.dim))

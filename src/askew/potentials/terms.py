@@ -222,16 +222,16 @@ class _SeparableResidual(torch.autograd.Function):
         weight: Tensor,
     ) -> Tensor:
         shape = (v.shape[0], *sharpness.shape)
-        b, t, slope, total, bend, drift, *scratch = v.new_empty(6 + activation.buffers, *shape).unbind()
+        b, t, total, bend, drift, *scratch = v.new_empty(5 + activation.buffers, *shape).unbind()
         torch.addcmul(offset, v[..., None], sharpness, out=b)
         torch.mul(h[..., None], sharpness, out=t)
         if recorded:
-            activation.kernel(b, t, Stage(None, slope, total, bend, drift, tuple(scratch)))
+            activation.kernel(b, t, Stage(None, None, total, bend, drift, tuple(scratch)))
             torch.addcmul(bend, drift, t, value=-1, out=drift)  # d r / d b = c - v t
             ctx.activation = activation
             ctx.save_for_backward(v, h, sharpness, offset, weight, total, bend, drift)
         else:
-            activation.kernel(b, t, Stage(None, slope, total, None, None, tuple(scratch)))
+            activation.kernel(b, t, Stage(None, None, total, None, None, tuple(scratch)))
         return torch.mv(total.flatten(1), weight.flatten())
 
     @staticmethod

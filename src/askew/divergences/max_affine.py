@@ -1,0 +1,205 @@
+"""Bregman-like divergences of a maximum of K pieces: PBDL and Deep-div."""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+
+from askew import checks
+from askew.divergences.base import Divergence
+
+__all__ = ["DeepDiv", "MaxAffine", "MaxOfPieces"]
+
+# Elements of the hidden layer of one block of rows, where no gradient is recorded.
+BLOCK_ELEMENTS = 1 << 20
+
+
+class MaxOfPieces(Divergence):
+    """The divergence of phi = max_i phi_i: how far the piece that is best at y falls short at x.
+
+    D(x, y) = max_i phi_i(x) - phi_j(x), j = argmax_j phi_j(y), the first one if several are maximal. It is
+    non-negative, and 0 wherever x and y share their best piece. A member writes ``_pieces``.
+
+    Parameters
+    ----------
+    dim
+        Number of features.
+    pieces
+        Number of pieces K.
+    """
+
+    def __init__(self, dim: int, pieces: int) -> None:
+        super().__init__(dim)
+        self.pieces = checks.check_size(pieces, f"pieces of {type(self).__name__}")
+        self._pair_width = self.pieces
+
+    @abstractmethod
+    def _pieces(self, x: Tensor) -> Tensor:
+        """Return the values of all pieces, ``(..., dim) -> (..., K)``."""
+
+    def _best(self, y: Tensor) -> Tensor:
+        """Return the number of the best piece, ``(..., dim) -> (...)``; a choice has no gradient."""
+        with torch.no_grad():
+            return self._pieces(y).argmax(-1)
+
+    def _forward(self, x: Tensor, y: Tensor) -> Tensor:
+        values, best = self._pieces(x), self._best(y)
+        shape = torch.broadcast_shapes(values.shape[:-1], best.shape)
+        at_x = values.gather(-1, values.detach().argmax(-1, keepdim=True)).squeeze(-1)
+        at_y = values.expand(*shape, -1).gather(-1, best.expand(shape).unsqueeze(-1)).squeeze(-1)
+        return at_x - at_y
+
+    def _pairwise(self, x: Tensor, y: Tensor) -> Tensor:
+        values = self._pieces(x)
+        highest = values.gather(-1, values.detach().argmax(-1, keepdim=True))
+        return highest - values.index_select(1, self._best(y))
+
+    def extra_repr(self) -> str:
+        """Show the number of pieces and the promises."""
+        return f"pieces={self.pieces}, {super().extra_repr()}"
+
+
+class MaxAffine(MaxOfPieces):
+    """The divergence of a maximum of affine functions.
+
+    phi(x) = max_i <a_i, x> + b_i; D(x, y) = max_i (<a_i, x> + b_i) - (<a_j, x> + b_j), j the best piece
+    at y. Max-affine functions come near any convex phi, and learning them from pairs or triplets is a
+    convex problem (PBDL); as Deep-div with affine pieces it is learned by gradient. D is 0 within a
+    cell and gives many ties, so take another member where ranks or small values matter.
+
+    Parameters
+    ----------
+    dim
+        Number of features.
+    pieces
+        Number of affine functions K.
+
+    References
+    ----------
+    Siahkamari, Xia, Saligrama, Castanon, Kulis: Learning to approximate a Bregman divergence. NeurIPS 2020.
+    Cilingir, Manzelli, Kulis: Deep divergence learning. ICML 2020.
+
+    Examples
+    --------
+    >>> divergence = MaxAffine.from_pieces(torch.tensor([[1.0], [-1.0]]), torch.zeros(2))  # phi(x) = |x|
+    >>> divergence(torch.tensor([3.0]), torch.tensor([-2.0]))
+    tensor(6., grad_fn=<SubBackward0>)
+    """
+
+    def __init__(self, dim: int, pieces: int = 50) -> None:
+        super().__init__(dim, pieces)
+        self.slopes = nn.Parameter(torch.empty(pieces, dim).uniform_(-(dim**-0.5), dim**-0.5))
+        self.intercepts = nn.Parameter(torch.empty(pieces).uniform_(-(dim**-0.5), dim**-0.5))
+
+    @classmethod
+    def from_pieces(cls, slopes: Tensor, intercepts: Tensor) -> MaxAffine:
+        """Return the divergence of given pieces, which are copied.
+
+        Parameters
+        ----------
+        slopes
+            Slopes a_i, ``(K, dim)``.
+        intercepts
+            Intercepts b_i, ``(K,)``.
+        """
+        slopes = checks.check_points(slopes, None, "slopes", "MaxAffine.from_pieces")
+        intercepts = checks.check_points(intercepts, None, "intercepts", "MaxAffine.from_pieces", slopes.dtype)
+        if slopes.ndim != 2:
+            raise ValueError(
+                checks.problem("slopes of MaxAffine.from_pieces", "of shape (pieces, dim)", tuple(slopes.shape))
+            )
+        if intercepts.shape != slopes.shape[:1]:
+            must = f"of shape ({slopes.shape[0]},), one for each slope"
+            got = tuple(intercepts.shape)
+            raise ValueError(checks.problem("intercepts of MaxAffine.from_pieces", must, got))
+        divergence = cls(slopes.shape[1], slopes.shape[0])
+        divergence.slopes = nn.Parameter(slopes.detach().clone())
+        divergence.intercepts = nn.Parameter(intercepts.detach().clone())
+        return divergence
+
+    def _pieces(self, x: Tensor) -> Tensor:
+        return functional.linear(x, self.slopes, self.intercepts)
+
+
+class DeepDiv(MaxOfPieces):
+    """Deep divergence learning: the divergence of a maximum of K small networks.
+
+    phi_i(x) = <w_i, relu(V_i x + c_i)> + b_i; D(x, y) = max_i phi_i(x) - phi_j(x), j the best piece at y.
+    Non-negative for any pieces, convex or not. A baseline: D is 0 wherever two points share their best
+    piece, which makes it slow to learn values and gives many ties in a ranking.
+
+    Parameters
+    ----------
+    dim
+        Number of features.
+    pieces
+        Number of networks K.
+    hidden
+        Hidden units of each network.
+
+    References
+    ----------
+    Cilingir, Manzelli, Kulis: Deep divergence learning. ICML 2020.
+
+    Examples
+    --------
+    >>> divergence = DeepDiv(3, pieces=8, hidden=4)
+    >>> divergence.pairwise(torch.randn(4, 3), torch.randn(5, 3)).shape
+    torch.Size([4, 5])
+    """
+
+    def __init__(self, dim: int, pieces: int = 50, hidden: int = 32) -> None:
+        super().__init__(dim, pieces)
+        self.hidden = checks.check_size(hidden, "hidden of DeepDiv")
+        self._pair_width = self.pieces * self.hidden
+        self.inner_weight = nn.Parameter(torch.empty(pieces, hidden, dim).uniform_(-(dim**-0.5), dim**-0.5))
+        self.inner_bias = nn.Parameter(torch.empty(pieces, hidden).uniform_(-(dim**-0.5), dim**-0.5))
+        self.outer_weight = nn.Parameter(torch.empty(pieces, hidden).uniform_(-(hidden**-0.5), hidden**-0.5))
+        self.outer_bias = nn.Parameter(torch.empty(pieces).uniform_(-(hidden**-0.5), hidden**-0.5))
+
+    def _pieces(self, x: Tensor) -> Tensor:
+        rows = x.reshape(-1, x.shape[-1])
+        if torch.is_grad_enabled() or checks.transformed(x):
+            values = self._values(rows)
+        else:
+            values = self._values_in_blocks(rows)
+        return values.T.reshape(*x.shape[:-1], self.pieces)
+
+    def _values(self, rows: Tensor, units: Tensor | None = None) -> Tensor:
+        """Return the values of all pieces at ``(n, dim)``, as ``(K, n)``; the hidden layer goes to ``units``."""
+        # Points are columns: the hidden layer is one product, and the sum over it K contiguous ones.
+        weight, bias = self.inner_weight.flatten(0, 1), self.inner_bias.reshape(-1, 1)
+        units = torch.addmm(bias, weight, rows.T, out=units).relu_().view(self.pieces, self.hidden, -1)
+        return torch.bmm(self.outer_weight[:, None], units)[:, 0] + self.outer_bias[:, None]
+
+    def _values_in_blocks(self, rows: Tensor) -> Tensor:
+        """Return the same where no gradient is recorded, with one hidden layer for all blocks of rows."""
+        width = self.pieces * self.hidden
+        size = min(max(1, BLOCK_ELEMENTS // width), max(1, rows.shape[0]))
+        memory = rows.new_empty(width * size)
+        blocks = rows.split(size)
+        return torch.cat([self._values(b, memory[: width * b.shape[0]].view(width, -1)) for b in blocks], 1)
+
+    def _forward(self, x: Tensor, y: Tensor) -> Tensor:
+        if x.shape != y.shape or not torch.is_grad_enabled():
+            return super()._forward(x, y)
+        # Only the two chosen pieces of each row have a gradient: find them without recording all K of
+        # them, then compute these two again. Half the time of a backward pass through every piece.
+        rows = x.reshape(-1, x.shape[-1])
+        best = self._best(torch.cat([rows, y.reshape(-1, x.shape[-1])]))
+        weight = self.inner_weight.transpose(1, 2).flatten(1).index_select(0, best)
+        weight = weight.view(-1, x.shape[-1], self.hidden)
+        units = torch.bmm(rows.repeat(2, 1)[:, None], weight)[:, 0]
+        units = (units + self.inner_bias.index_select(0, best)).relu()
+        values = (units * self.outer_weight.index_select(0, best)).sum(-1) + self.outer_bias.index_select(0, best)
+        at_x, at_y = values.view(2, *x.shape[:-1])
+        # Rounding in the second computation may turn a near tie around.
+        result: Tensor = (at_x - at_y).relu()
+        return result
+
+    def extra_repr(self) -> str:
+        """Show sizes and promises."""
+        return f"hidden={self.hidden}, {super().extra_repr()}"

@@ -1,0 +1,380 @@
+"""Divergences made of other divergences: behind an encoder, rooted, symmetrised, scaled, turned around."""
+
+from __future__ import annotations
+
+import math
+
+import torch
+from torch import Tensor, nn
+
+from askew import checks
+from askew.divergences.base import Divergence
+from askew.divergences.bregman import Bregman
+from askew.divergences.near import refine_near
+from askew.potentials import Conjugate
+
+__all__ = [
+    "Dual",
+    "Embedded",
+    "GeneralizedSymmetrized",
+    "Jensen",
+    "Reversed",
+    "Scaled",
+    "Sqrt",
+    "Symmetrized",
+    "safe_sqrt",
+]
+
+
+def safe_sqrt(value: Tensor) -> Tensor:
+    """Return the square root of non-negative values, with gradient 0 instead of infinity at 0.
+
+    Examples
+    --------
+    >>> v = torch.tensor([0.0, 4.0], requires_grad=True)
+    >>> safe_sqrt(v).sum().backward(); v.grad
+    tensor([0.0000, 0.2500])
+    """
+    positive = value > 0
+    return torch.where(positive, torch.where(positive, value, torch.ones_like(value)).sqrt(), torch.zeros_like(value))
+
+
+class _Wrapper(Divergence):
+    """A divergence on the same points as the one it wraps, with its promises unless it says otherwise."""
+
+    def __init__(self, divergence: Divergence) -> None:
+        if not isinstance(divergence, Divergence):
+            must = "an askew divergence"
+            mend = 'Make one with askew.make("nbd", dim).'
+            got = type(divergence).__name__
+            raise TypeError(checks.problem(f"divergence of {type(self).__name__}", must, got, mend))
+        super().__init__(divergence.dim)
+        self.divergence = divergence
+        self.domain = divergence.domain
+        self.symmetric = divergence.symmetric
+        self.triangle = divergence.triangle
+        self.root_triangle = divergence.root_triangle
+        self.reflexive = divergence.reflexive
+        self._pair_width = divergence._pair_width
+
+    def calibrate(self, x: Tensor, y: Tensor, targets: Tensor | None = None) -> None:
+        self.divergence.calibrate(x, y, targets)
+
+
+class Embedded(Divergence):
+    r"""D(f(x), f(y)): a divergence between the images of an encoder, both learned together.
+
+    .. math:: D_{f}(x, y) = D(f_\theta(x), f_\theta(y))
+
+    Points may be anything the encoder takes, with the batch first: ``(n, channels, height, width)``, rows
+    of a table, or tokens. In ``pairwise(x, x)`` the points are encoded once.
+
+    Parameters
+    ----------
+    encoder
+        Any module that maps a batch of points to ``(n, dim)``.
+    divergence
+        A divergence of dimension ``dim``.
+
+    References
+    ----------
+    Lu, Raff, Ferraro (2023), equation 5.
+
+    Examples
+    --------
+    >>> from askew.divergences import NeuralBregman
+    >>> D = Embedded(nn.Linear(10, 4), NeuralBregman(4))
+    >>> D.pairwise(torch.randn(3, 10), torch.randn(2, 10)).shape
+    torch.Size([3, 2])
+    """
+
+    def __init__(self, encoder: nn.Module, divergence: Divergence) -> None:
+        if not isinstance(encoder, nn.Module):
+            raise TypeError(checks.problem("encoder of Embedded", "a torch.nn.Module", type(encoder).__name__))
+        if not isinstance(divergence, Divergence):
+            got = type(divergence).__name__
+            raise TypeError(checks.problem("divergence of Embedded", "an askew divergence", got))
+        super().__init__(None)
+        self.encoder = encoder
+        self.divergence = divergence
+        self.symmetric = divergence.symmetric
+        self.triangle = divergence.triangle
+        self.root_triangle = divergence.root_triangle
+        self.reflexive = divergence.reflexive
+
+    def encode(self, x: Tensor) -> Tensor:
+        """Return f(x) in the dtype of the divergence, which half precision encoders do not have."""
+        encoded: Tensor = self.encoder(x)
+        dtype = self.divergence.dtype
+        return encoded if dtype is None else encoded.to(dtype)
+
+    def forward(self, x: Tensor, y: Tensor) -> Tensor:
+        """Return D(f(x), f(y)) for two batches of points."""
+        result: Tensor = self.divergence(self.encode(x), self.encode(y))
+        return result
+
+    def pairwise(self, x: Tensor, y: Tensor) -> Tensor:
+        """Return D between all points of two batches."""
+        first = self.encode(x)
+        return self.divergence.pairwise(first, first if y is x else self.encode(y))
+
+    def _forward(self, x: Tensor, y: Tensor) -> Tensor:
+        return self.divergence._forward(self.encode(x), self.encode(y))
+
+    @torch.no_grad()
+    def calibrate(self, x: Tensor, y: Tensor, targets: Tensor | None = None) -> None:
+        self.divergence.calibrate(self.encode(x), self.encode(y), targets)
+
+
+class Sqrt(_Wrapper):
+    """The square root of a divergence, with gradient 0 at x = y.
+
+    The root of a divergence is nearer to a distance than the divergence itself: of a squared norm it is
+    the norm, and it keeps the triangle inequality where there is one. The paper's Bregman-sqrt.
+
+    Examples
+    --------
+    >>> from askew.divergences import Euclidean
+    >>> Sqrt(Euclidean(2))(torch.tensor([3.0, 4.0]), torch.zeros(2)).item()
+    5.0
+    """
+
+    def __init__(self, divergence: Divergence) -> None:
+        super().__init__(divergence)
+        self.triangle = divergence.triangle or divergence.root_triangle
+        self.root_triangle = self.triangle
+
+    def _forward(self, x: Tensor, y: Tensor) -> Tensor:
+        return safe_sqrt(self.divergence._forward(x, y))
+
+    def _pairwise(self, x: Tensor, y: Tensor) -> Tensor:
+        return safe_sqrt(self.divergence._pairwise(x, y))
+
+    def calibrate(self, x: Tensor, y: Tensor, targets: Tensor | None = None) -> None:
+        self.divergence.calibrate(x, y, None if targets is None else targets.square())
+
+
+class Symmetrized(_Wrapper):
+    """D(x, y) + D(y, x), the symmetric (Jeffreys) form of a divergence.
+
+    Examples
+    --------
+    >>> from askew.divergences import NeuralBregman
+    >>> D = Symmetrized(NeuralBregman(3))
+    >>> x, y = torch.randn(3), torch.randn(3)
+    >>> bool(D(x, y) == D(y, x))
+    True
+    """
+
+    def __init__(self, divergence: Divergence) -> None:
+        super().__init__(divergence)
+        self.symmetric = True
+
+    def _forward(self, x: Tensor, y: Tensor) -> Tensor:
+        return self.divergence._forward(x, y) + self.divergence._forward(y, x)
+
+    def _pairwise(self, x: Tensor, y: Tensor) -> Tensor:
+        return self.divergence._pairwise(x, y) + self.divergence._pairwise(y, x).t()
+
+    def calibrate(self, x: Tensor, y: Tensor, targets: Tensor | None = None) -> None:
+        self.divergence.calibrate(x, y, None if targets is None else targets / 2)
+
+
+class _OfBregman(_Wrapper):
+    """A wrapper that needs the potential of a Bregman divergence."""
+
+    divergence: Bregman
+
+    def __init__(self, divergence: Bregman) -> None:
+        if not isinstance(divergence, Bregman):
+            must = "a Bregman divergence"
+            got = type(divergence).__name__
+            raise TypeError(checks.problem(f"divergence of {type(self).__name__}", must, got))
+        super().__init__(divergence)
+
+
+class Jensen(_OfBregman):
+    """D(x, m) / 2 + D(y, m) / 2 with m the middle of x and y: the Jensen-Bregman divergence.
+
+    Unlike :class:`Symmetrized` it stays bounded where D itself is not; of KL it is Jensen-Shannon.
+
+    Examples
+    --------
+    >>> from askew.potentials import NegativeEntropy
+    >>> js = Jensen(Bregman(NegativeEntropy(2)))
+    >>> js(torch.tensor([1.0, 0.0]), torch.tensor([0.0, 1.0])).item()  # log 2
+    0.6931...
+    """
+
+    def __init__(self, divergence: Bregman) -> None:
+        super().__init__(divergence)
+        self.symmetric = True
+
+    def _forward(self, x: Tensor, y: Tensor) -> Tensor:
+        potential = self.divergence.potential
+        half = (x - y) / 2
+        middle = y + half
+        if checks.inspectable(x, y):
+            # Both points may lie on the boundary where phi is finite; their middle is what must not.
+            for name, points in (("x", x), ("y", y)):
+                potential.domain.check(points, name, type(self).__name__, boundary=potential.boundary)
+        first = potential._divergence(x, middle, half)
+        second = potential._divergence(y, middle, -half)
+        return (first + second) / 2
+
+
+class GeneralizedSymmetrized(_OfBregman):
+    r"""The generalised symmetrised Bregman distance, which obeys the triangle inequality.
+
+    .. math:: D_{gsb}(x, y) = D(x, y) + D(y, x) + \tfrac12 |x - y|^2 + \tfrac12 |\nabla\phi(x) - \nabla\phi(y)|^2
+
+    This is exactly half the squared Euclidean distance between u(x) and u(y), u(x) = x + grad phi(x), and
+    is computed as such: its root is a distance.
+
+    Parameters
+    ----------
+    divergence
+        A Bregman divergence.
+    root
+        Return the square root (default), the paper's Bregman-GS. Without it there is no triangle inequality.
+
+    References
+    ----------
+    Lu, Raff, Ferraro (2023), appendix, "generalized symmetrized Bregman"; Acharyya, Banerjee, Boley (2013).
+
+    Examples
+    --------
+    >>> from askew.divergences import NeuralBregman
+    >>> GeneralizedSymmetrized(NeuralBregman(3))
+    GeneralizedSymmetrized(
+      dim=3, symmetric=True, triangle=True, domain=real
+      ...
+    """
+
+    def __init__(self, divergence: Bregman, root: bool = True) -> None:
+        super().__init__(divergence)
+        self.root = root
+        self.symmetric = True
+        self.triangle = root
+        self.root_triangle = True
+
+    def _forward(self, x: Tensor, y: Tensor) -> Tensor:
+        squared = self._squared(x, y)
+        return safe_sqrt(squared) if self.root else squared
+
+    def _squared(self, x: Tensor, y: Tensor) -> Tensor:
+        h = x - y
+        potential = self.divergence.potential
+        potential._check_domain(x, y)
+        return (h + potential._gradient_difference(x, y, h)).square().sum(-1) / 2
+
+    def _pairwise(self, x: Tensor, y: Tensor) -> Tensor:
+        if x.shape[0] == 0 or y.shape[0] == 0:
+            return x.new_zeros(x.shape[0], y.shape[0])
+        potential = self.divergence.potential
+        potential._check_domain(x, y)
+        centre = y.detach().mean(0, keepdim=True)
+        first = x - centre + potential._centred(x, centre)[1]
+        second = y - centre + potential._centred(y, centre)[1]
+        norms_first, norms_second = first.square().sum(1), second.square().sum(1)
+        matrix = (norms_first[:, None] + norms_second) / 2 - first @ second.t()
+        if checks.inspectable(x, y):
+            with torch.no_grad():
+                scales = norms_first.detach(), norms_second.detach()
+                refine_near(matrix, *scales, lambda i, j: self._squared(x[i], y[j]), self.divergence.pairwise_rtol)
+        else:
+            matrix = matrix.clamp_min(0)
+        return safe_sqrt(matrix) if self.root else matrix
+
+    def calibrate(self, x: Tensor, y: Tensor, targets: Tensor | None = None) -> None:
+        wanted = targets.square() if targets is not None and self.root else targets
+        self.divergence.calibrate(x, y, None if wanted is None else wanted / 2)
+
+
+class Scaled(_Wrapper):
+    """A divergence times a positive number.
+
+    Parameters
+    ----------
+    divergence
+        What is scaled.
+    factor
+        The number at the start.
+    learnable
+        Whether training moves it (it stays positive: its logarithm is the parameter).
+
+    Examples
+    --------
+    >>> from askew.divergences import Euclidean
+    >>> Scaled(Euclidean(1), 2.0)(torch.tensor([3.0]), torch.tensor([0.0])).item()
+    18.0
+    """
+
+    log_factor: Tensor
+
+    def __init__(self, divergence: Divergence, factor: float = 1.0, learnable: bool = False) -> None:
+        super().__init__(divergence)
+        log_factor = torch.tensor(math.log(checks.check_positive(factor, "factor of Scaled")))
+        if learnable:
+            self.log_factor = nn.Parameter(log_factor)
+        else:
+            self.register_buffer("log_factor", log_factor)
+
+    def _forward(self, x: Tensor, y: Tensor) -> Tensor:
+        return self.divergence._forward(x, y) * self.log_factor.exp()
+
+    def _pairwise(self, x: Tensor, y: Tensor) -> Tensor:
+        return self.divergence._pairwise(x, y) * self.log_factor.exp()
+
+    def calibrate(self, x: Tensor, y: Tensor, targets: Tensor | None = None) -> None:
+        self.divergence.calibrate(x, y, None if targets is None else targets / self.log_factor.detach().exp())
+
+
+class Reversed(_Wrapper):
+    """D(y, x): the same divergence with its arguments swapped.
+
+    Examples
+    --------
+    >>> from askew.divergences import NeuralBregman
+    >>> D = NeuralBregman(3)
+    >>> x, y = torch.randn(3), torch.randn(3)
+    >>> bool(Reversed(D)(x, y) == D(y, x))
+    True
+    """
+
+    def _forward(self, x: Tensor, y: Tensor) -> Tensor:
+        return self.divergence._forward(y, x)
+
+    def _pairwise(self, x: Tensor, y: Tensor) -> Tensor:
+        return self.divergence._pairwise(y, x).t()
+
+    def calibrate(self, x: Tensor, y: Tensor, targets: Tensor | None = None) -> None:
+        self.divergence.calibrate(y, x, targets)
+
+
+class Dual(Bregman):
+    r"""The Bregman divergence of the convex conjugate, on gradients instead of points.
+
+    .. math:: D_{\phi^*}(u, v) = D_\phi(x(v), x(u)), \qquad \nabla\phi(x(u)) = u
+
+    With closed forms this is exact. For a network each point is found by a convex solve, so the dual is for
+    analysis rather than for training loops; a gradient outside the range of grad phi is an error.
+
+    Parameters
+    ----------
+    divergence
+        A Bregman divergence.
+
+    Examples
+    --------
+    >>> from askew.potentials import NegativeEntropy
+    >>> dual = Dual(Bregman(NegativeEntropy(2)))  # sum of exponentials
+    >>> dual(torch.tensor([0.0, 0.0]), torch.tensor([1.0, 1.0])).item()  # 2 (1 - e + e)
+    2.0...
+    """
+
+    def __init__(self, divergence: Bregman) -> None:
+        if not isinstance(divergence, Bregman):
+            got = type(divergence).__name__
+            raise TypeError(checks.problem("divergence of Dual", "a Bregman divergence", got))
+        super().__init__(Conjugate(divergence.potential), divergence.pairwise_rtol)
