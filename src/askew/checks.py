@@ -41,6 +41,9 @@ __all__ = [
     "wrapped",
 ]
 
+# How far the coordinates of a distribution may be from summing to one: what rounding to bfloat16 leaves.
+SUM_TOLERANCE = 1e-2
+
 DTYPES = (torch.float32, torch.float64, torch.bfloat16)
 
 
@@ -216,9 +219,9 @@ class Domain:
             raise ValueError(problem(f"{name} of {owner}", must, _first(x, outside, name), self.mend))
         if self.sums_to_one:
             sums = x.sum(-1)
-            off = (sums - 1).abs() > 64 * x.shape[-1] * torch.finfo(x.dtype).eps
+            off = (sums - 1).abs() > SUM_TOLERANCE
             if bool(off.any()):
-                must = f"inside the {self.name} domain, each row summing to 1"
+                must = f"inside the {self.name} domain, each row summing to 1 within {SUM_TOLERANCE:g}"
                 raise ValueError(problem(f"{name} of {owner}", must, _first(sums, off, f"{name}.sum(-1)"), self.mend))
 
 

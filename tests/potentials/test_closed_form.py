@@ -24,7 +24,7 @@ from askew.potentials.closed_form import (
 )
 
 DTYPES = (torch.float32, torch.float64)
-BOUND = {torch.float32: 1e-6, torch.float64: 1e-12}
+BOUND = {torch.float32: 1e-6, torch.float64: 1e-14}
 POWERS = (1.01, 1.5, 2.0, 3.7)
 DIM = 4
 MATRIX = torch.tensor([[1.0, 0.5, 0.0, 0.0], [0.0, 2.0, -1.0, 0.0], [0.0, 0.0, 0.5, 0.25], [1.0, 0.0, 0.0, 3.0]])
@@ -229,11 +229,7 @@ def test_divergence_has_its_digits_at_every_distance(name, dtype):
         x, y = near_pairs(name, dtype, distance)
         got = phi.divergence(x, y)
         assert (got >= 0).all()
-        if name == "log-sum-exp" and distance >= 1e-1:
-            # Logits near 1e3 that are 1e3 apart: log p itself is a difference of numbers of that size.
-            assert worst(got, reference(name, x, y)) <= 10 * BOUND[dtype]
-        else:
-            assert worst(got, reference(name, x, y)) <= BOUND[dtype], distance
+        assert worst(got, reference(name, x, y)) <= BOUND[dtype], distance
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
@@ -252,7 +248,7 @@ def test_gradient_difference_has_its_digits(name, dtype):
             dtype=torch.float64,
         )
         error = (got - want).norm(dim=-1) / want.norm(dim=-1)
-        assert error.max() <= 3 * BOUND[dtype]
+        assert error.max() <= BOUND[dtype]
 
 
 @pytest.mark.parametrize("name", CASES)
@@ -427,7 +423,7 @@ def test_matrix_is_a_buffer_that_moves():
         (
             lambda: NegativeEntropy(2, simplex=True)(torch.ones(2)),
             ValueError,
-            r"each row summing to 1\. Got x\.sum\(-1\) = 2 instead.*softmax",
+            r"each row summing to 1 within 0.01\. Got x\.sum\(-1\) = 2 instead.*softmax",
         ),
         (lambda: FermiDirac(1)(torch.full((1,), 1.5)), ValueError, r"unit box domain.*x\[0\] = 1\.5"),
         (lambda: FermiDirac(1).gradient(torch.ones(1)), ValueError, r"unit box domain, each coordinate in \(0, 1\)"),

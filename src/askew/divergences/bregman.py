@@ -78,21 +78,22 @@ class Bregman(Divergence):
         to_centre = (slopes * (y - centre)).sum(-1) - from_centre  # D(c, y)
         one_left, one_right = left.new_ones(n, 1), left.new_ones(m, 1)
         matrix = torch.cat([left, values[:, None], one_left], 1) @ torch.cat([-slopes, one_right, to_centre[:, None]], 1).t()
-        if not checks.inspectable(x, y):
-            return matrix.clamp_min(0)
+
+        def exact(i: Tensor, j: Tensor) -> Tensor:
+            first, second = x[i], y[j]
+            h = first - second
+            # A point and itself need no evaluation; in the matrix of a training batch these are the near pairs.
+            apart = h.any(1).nonzero()[:, 0]
+            result = h.new_zeros(h.shape[0])
+            if apart.numel():
+                result[apart] = self.potential._divergence(first[apart], second[apart], h[apart])
+            return result
+
         with torch.no_grad():
             # Rounding of the product is bounded by the sizes of what is multiplied and added.
-            reach = left.norm(dim=1)
-            steepest = slopes.norm(dim=1)
-            scale_x = values + reach * steepest.amax()
+            scale_x = values + left.norm(dim=1) * slopes.norm(dim=1).amax()
             scale_y = to_centre.abs() + from_centre
-
-            def exact(i: Tensor, j: Tensor) -> Tensor:
-                first, second = x[i], y[j]
-                return self.potential._divergence(first, second, first - second)
-
-            refine_near(matrix, scale_x, scale_y, exact, self.pairwise_rtol)
-        return matrix
+        return refine_near(matrix, scale_x, scale_y, exact, self.pairwise_rtol)
 
     def calibrate(self, x: Tensor, y: Tensor, targets: Tensor | None = None) -> None:
         """Fit the scales of the potential to data before training; closed forms have none."""

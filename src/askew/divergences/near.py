@@ -12,7 +12,7 @@ from askew import checks
 __all__ = ["refine_near", "safe_sqrt"]
 
 # Elements of a block of rows that stay in the (last) cache between two looks at it; measured.
-BLOCK_ELEMENTS = 1 << 20
+BLOCK_ELEMENTS = 1 << 19
 # Pairs that are recomputed at a time.
 CHUNK_PAIRS = 4096
 # The rounding error of a matrix product is taken to be below this many units of eps * scale.

@@ -63,6 +63,7 @@ class Euclidean(Divergence):
         super().__init__(dim)
         self.squared = squared
         self.triangle = not squared
+        self.root_triangle = True
 
     def _forward(self, x: Tensor, y: Tensor) -> Tensor:
         h = x - y
@@ -112,6 +113,7 @@ class Mahalanobis(Divergence):
         self.rank = dim if rank is None else checks.check_size(rank, "rank of Mahalanobis")
         self.squared = squared
         self.triangle = not squared
+        self.root_triangle = True
         self._pair_width = self.rank
         self.weight = nn.Parameter(_uniform((self.rank, dim), dim**-0.5))
 
@@ -132,7 +134,7 @@ class MaxReLU(nn.Module):
     """Act on adjacent pairs of units: their maximum, and the mean of their scaled positive parts.
 
     (a, b) -> max(a, b) in the first half of the output, (s relu(a) + t relu(b)) / 2 in the second, with
-    learned s, t > 0. Convex, non-decreasing in the mean, positively homogeneous.
+    learned s, t > 0. Convex, non-decreasing and positively homogeneous.
 
     Parameters
     ----------
@@ -315,7 +317,7 @@ class WideNorm(Divergence):
         self.concave_size = checks.check_size(concave, "concave of WideNorm")
         self.signed_parts = not symmetric
         self.symmetric = symmetric and not legacy_bias
-        self.triangle = self.reflexive = not legacy_bias
+        self.triangle = self.root_triangle = self.reflexive = not legacy_bias
         self._pair_width = self.components * self.width
         columns = dim if symmetric else 2 * dim
         # With this bound a component is about as long as h.

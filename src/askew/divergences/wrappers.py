@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from askew import checks
 from askew.divergences.base import Divergence
 from askew.divergences.bregman import Bregman
-from askew.divergences.near import refine_near
+from askew.divergences.near import refine_near, safe_sqrt
 from askew.potentials import Conjugate
 
 __all__ = [
@@ -22,21 +22,7 @@ __all__ = [
     "Scaled",
     "Sqrt",
     "Symmetrized",
-    "safe_sqrt",
 ]
-
-
-def safe_sqrt(value: Tensor) -> Tensor:
-    """Return the square root of non-negative values, with gradient 0 instead of infinity at 0.
-
-    Examples
-    --------
-    >>> v = torch.tensor([0.0, 4.0], requires_grad=True)
-    >>> safe_sqrt(v).sum().backward(); v.grad
-    tensor([0.0000, 0.2500])
-    """
-    positive = value > 0
-    return torch.where(positive, torch.where(positive, value, torch.ones_like(value)).sqrt(), torch.zeros_like(value))
 
 
 class _Wrapper(Divergence):
@@ -278,12 +264,9 @@ class GeneralizedSymmetrized(_OfBregman):
         second = y - centre + potential._centred(y, centre)[1]
         norms_first, norms_second = first.square().sum(1), second.square().sum(1)
         matrix = (norms_first[:, None] + norms_second) / 2 - first @ second.t()
-        if checks.inspectable(x, y):
-            with torch.no_grad():
-                scales = norms_first.detach(), norms_second.detach()
-                refine_near(matrix, *scales, lambda i, j: self._squared(x[i], y[j]), self.divergence.pairwise_rtol)
-        else:
-            matrix = matrix.clamp_min(0)
+        matrix = refine_near(
+            matrix, norms_first, norms_second, lambda i, j: self._squared(x[i], y[j]), self.divergence.pairwise_rtol
+        )
         return safe_sqrt(matrix) if self.root else matrix
 
     def calibrate(self, x: Tensor, y: Tensor, targets: Tensor | None = None) -> None:

@@ -165,6 +165,10 @@ class Potential(nn.Module, ABC):
 
         return newton(self, g, start)
 
+    def _inside(self, x: Tensor) -> Tensor:
+        """Return which points lie inside the domain: ``(..., dim) -> (...)``."""
+        return ((x > self.domain.lower) & (x < self.domain.upper)).all(-1)
+
     def _search_start(self, g: Tensor) -> Tensor:
         """Return where Newton's method begins if the caller gives no better place."""
         return torch.zeros_like(g)

@@ -92,6 +92,7 @@ class Quadratic(ClosedForm):
     tensor(13.)
     """
 
+    symmetric = True
     matrix: Tensor | None
 
     def __init__(self, dim: int, matrix: Tensor | None = None) -> None:
@@ -365,6 +366,7 @@ class PowerNorm(Separable):
         if isinstance(p, bool) or not isinstance(p, (int, float)) or not (math.isfinite(p) and p > 1):
             raise ValueError(checks.problem("p of PowerNorm", "a finite number above 1", repr(p)))
         self.p = float(p)
+        self.symmetric = self.p == 2
 
     def _values(self, x: Tensor) -> Tensor:
         return x * kernels.signed_power(x, self.p - 1)

@@ -13,7 +13,7 @@ from askew import checks
 from askew.checks import NEGATIVE, POSITIVE, REAL
 from askew.potentials.base import InverseGradient, Potential
 from askew.potentials.closed_form import ClosedForm
-from askew.potentials.inverse import inside, inverse_hessian, middle, newton, working_dtype
+from askew.potentials.inverse import inverse_hessian, middle, newton, working_dtype
 
 __all__ = ["AffinePrecomposed", "Conjugate", "Scaled", "Sum"]
 
@@ -59,6 +59,7 @@ class Sum(Potential):
         if limited:
             self.domain = limited[0].domain
         self.boundary = all(member.boundary or member.domain == REAL for member in members)
+        self.symmetric = all(member.symmetric for member in members)
         self.potentials = nn.ModuleList(members)
 
     @property
@@ -100,7 +101,7 @@ class Sum(Potential):
             member._check_domain(x, y)
 
     def _inside(self, x: Tensor) -> Tensor:
-        return torch.stack([inside(member, x) for member in self._members]).all(0)
+        return torch.stack([member._inside(x) for member in self._members]).all(0)
 
 
 class Scaled(Potential):
@@ -135,6 +136,7 @@ class Scaled(Potential):
         # Cones stay what they are; other sets of gradients are checked by the inner potential.
         self.dual_domain = potential.dual_domain if potential.dual_domain in (POSITIVE, NEGATIVE) else REAL
         self.boundary = potential.boundary
+        self.symmetric = potential.symmetric
 
     def _value(self, x: Tensor) -> Tensor:
         return self.factor * self.potential._value(x)
@@ -169,7 +171,7 @@ class Scaled(Potential):
         self.potential._check_domain(x, y)
 
     def _inside(self, x: Tensor) -> Tensor:
-        return inside(self.potential, x)
+        return self.potential._inside(x)
 
 
 class AffinePrecomposed(Potential):
@@ -215,6 +217,7 @@ class AffinePrecomposed(Potential):
         _hold(self, "matrix", matrix)
         _hold(self, "offset", offset)
         self.boundary = potential.boundary
+        self.symmetric = potential.symmetric
 
     def _linear(self, h: Tensor) -> Tensor:
         return h @ self.matrix.mT
@@ -268,7 +271,7 @@ class AffinePrecomposed(Potential):
                 self.potential._check_domain(self._image(x), self._image(y))
 
     def _inside(self, x: Tensor) -> Tensor:
-        return torch.isfinite(x).all(-1) & inside(self.potential, self._image(x))
+        return torch.isfinite(x).all(-1) & self.potential._inside(self._image(x))
 
 
 class Conjugate(Potential):
@@ -302,6 +305,7 @@ class Conjugate(Potential):
         self.potential = potential
         self.domain = potential.dual_domain
         self.dual_domain = potential.domain
+        self.symmetric = potential.symmetric
 
     def _value(self, x: Tensor) -> Tensor:
         return self._value_and_gradient(x)[0]

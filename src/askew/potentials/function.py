@@ -12,7 +12,7 @@ from torch.func import functional_call
 from askew import checks
 from askew.checks import REAL, Domain
 from askew.potentials.base import Potential
-from askew.potentials.inverse import inside, widened, working_dtype
+from askew.potentials.inverse import widened, working_dtype
 
 __all__ = ["ConvexityReport", "FromFunction", "check_convexity"]
 
@@ -241,7 +241,7 @@ def _segments(model: Potential, points: Tensor, samples: int, seed: int) -> tupl
     step = 10 ** (-3 * uniform[0]).unsqueeze(-1) * spread * normal
     if model.domain.sums_to_one:
         step = step - step.mean(-1, keepdim=True)
-    local = (torch.arange(samples, device=points.device) % 2 == 1) & inside(model, x + step)
+    local = (torch.arange(samples, device=points.device) % 2 == 1) & model._inside(x + step)
     y = torch.where(local.unsqueeze(-1), x + step, y)
     return x, y, uniform[1]
 

@@ -14,7 +14,7 @@ from askew import checks
 from askew.checks import Domain
 from askew.potentials.base import InverseGradient, Potential
 
-__all__ = ["inside", "inverse_hessian", "middle", "newton", "widened", "working_dtype"]
+__all__ = ["inverse_hessian", "middle", "newton", "widened", "working_dtype"]
 
 ModuleType = TypeVar("ModuleType", bound=nn.Module)
 
@@ -99,18 +99,6 @@ def newton(
     return InverseGradient(point.reshape(g.shape), residual.to(g.dtype).reshape(g.shape[:-1]), iterations)
 
 
-def inside(potential: Potential, x: Tensor) -> Tensor:
-    """Return which points lie inside the domain: ``(..., dim) -> (...)``.
-
-    Compositions whose domain is more than its bounds answer by a method ``_inside``.
-    """
-    own = getattr(potential, "_inside", None)
-    if own is not None:
-        answer: Tensor = own(x)
-        return answer
-    return ((x > potential.domain.lower) & (x < potential.domain.upper)).all(-1)
-
-
 def middle(domain: Domain, dim: int) -> float:
     """Return a number such that the point with all coordinates equal to it lies well inside the domain."""
     if domain.sums_to_one:
@@ -162,7 +150,7 @@ def _minimise(model: Potential, g: Tensor, start: Tensor, tolerance: float, max_
     damping = torch.zeros_like(limit)
     strikes = torch.zeros_like(limit)
     last = torch.full_like(limit, torch.inf)
-    active = inside(model, point).nonzero().squeeze(-1)
+    active = model._inside(point).nonzero().squeeze(-1)
     for iteration in range(max_iterations):
         x = point[active]
         excess = _tangential(model._gradient(x) - g[active], model.domain)
@@ -227,7 +215,7 @@ def _line_search(model: Potential, x: Tensor, direction: Tensor, excess: Tensor)
         # The objective falls by at least a quarter of what its slope promises, written without cancellation. A
         # quadratic falls by half, so that good Newton steps pass; those that jump to the other side do not.
         falls = model._divergence(new, old, step) <= 0.75 * length * descent[waiting]
-        accepted = falls & inside(model, new)
+        accepted = falls & model._inside(new)
         result[waiting[accepted]] = length
         waiting = waiting[~accepted]
         length /= 2
@@ -236,7 +224,7 @@ def _line_search(model: Potential, x: Tensor, direction: Tensor, excess: Tensor)
 
 def _residual(model: Potential, x: Tensor, g: Tensor) -> Tensor:
     excess = _tangential(model._gradient(x) - g, model.domain).abs().amax(-1)
-    valid = inside(model, x) & torch.isfinite(excess)
+    valid = model._inside(x) & torch.isfinite(excess)
     return torch.where(valid, excess, torch.inf)
 
 
@@ -262,4 +250,4 @@ def _moved_inside(model: Potential, start: Tensor) -> Tensor:
     """Replace the rows of a start that lie outside the domain by a point in its middle."""
     if model.domain.sums_to_one:
         start = start / start.sum(-1, keepdim=True)
-    return torch.where(inside(model, start).unsqueeze(-1), start, middle(model.domain, model.dim))
+    return torch.where(model._inside(start).unsqueeze(-1), start, middle(model.domain, model.dim))
