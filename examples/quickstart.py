@@ -80,7 +80,7 @@ def show_progress(label: str, step: int, steps: int) -> None:
     if not sys.stderr.isatty():
         return
     filled = 30 * step // steps
-    line = f"\r{label:<18}[{'#' * filled:<30}] {100 * step // steps:3d} %"
+    line = f"\r{label:<22}[{'#' * filled:<30}] {100 * step // steps:3d} %"
     print(line if step < steps else "\r" + " " * len(line) + "\r", end="", file=sys.stderr, flush=True)
 
 

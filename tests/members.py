@@ -7,6 +7,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 import torch
+from torch import Tensor, nn
+
 from askew.checks import NEGATIVE, POSITIVE, REAL, SIMPLEX, UNIT_BOX, Domain
 from askew.divergences import (
     CATALOGUE,
@@ -22,7 +24,6 @@ from askew.divergences import (
     Symmetrized,
     make,
 )
-from torch import Tensor, nn
 
 DIM = 4
 

@@ -128,7 +128,7 @@ def test_progress_is_drawn_on_a_terminal_and_wiped(quickstart: ModuleType, monke
     terminal = Terminal()
     monkeypatch.setattr(sys, "stderr", terminal)
     quickstart.show_progress("NBD", 1, 2)
-    assert terminal.getvalue() == "\rNBD               [###############               ]  50 %"
+    assert terminal.getvalue() == "\rNBD                   [###############               ]  50 %"
     quickstart.show_progress("NBD", 2, 2)
     assert re.fullmatch(r"\rNBD[^\r]*\r {50,}\r", terminal.getvalue())
 

@@ -228,7 +228,9 @@ class Domain:
 REAL = Domain("real")
 POSITIVE = Domain("positive", lower=0.0, mend="Shift the data or clamp it with x.clamp_min(1e-6).")
 NEGATIVE = Domain("negative", upper=0.0, mend="These are gradients of a potential that only takes negative ones.")
-UNIT_BOX = Domain("unit box", lower=0.0, upper=1.0, mend="Rescale each feature into (0, 1), for example by x.sigmoid().")
+UNIT_BOX = Domain(
+    "unit box", lower=0.0, upper=1.0, mend="Rescale each feature into (0, 1), for example by x.sigmoid()."
+)
 SIMPLEX = Domain(
     "simplex",
     lower=0.0,

@@ -5,15 +5,16 @@ from __future__ import annotations
 import copy
 import inspect
 
-import askew.divergences as divergences
 import pytest
 import torch
-from askew.divergences import CATALOGUE, Bregman, Divergence, Dual, Embedded
-from askew.potentials import FromFunction
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from members import BREGMAN_WRAPPERS, DIM, WRAPPERS, Case, build, cases, points, random_points
 from torch import Tensor
+
+import askew.divergences as divergences
+from askew.divergences import CATALOGUE, Bregman, Divergence, Dual, Embedded
+from askew.potentials import FromFunction
 
 CASES = cases()
 BREGMAN = [case for case in CASES if isinstance(build(case), Bregman)]

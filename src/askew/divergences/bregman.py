@@ -72,12 +72,14 @@ class Bregman(Divergence):
             return x.new_zeros(n, m)
         # The result does not depend on the centre, so no gradient needs to pass through it.
         centre = y.detach().mean(0, keepdim=True)
-        values, _ = self.potential._centred(x, centre)
         from_centre, slopes = self.potential._centred(y, centre)
+        values = from_centre if x is y else self.potential._centred_value(x, centre)
         left = x - centre
         to_centre = (slopes * (y - centre)).sum(-1) - from_centre  # D(c, y)
         one_left, one_right = left.new_ones(n, 1), left.new_ones(m, 1)
-        matrix = torch.cat([left, values[:, None], one_left], 1) @ torch.cat([-slopes, one_right, to_centre[:, None]], 1).t()
+        matrix = (
+            torch.cat([left, values[:, None], one_left], 1) @ torch.cat([-slopes, one_right, to_centre[:, None]], 1).t()
+        )
 
         def exact(i: Tensor, j: Tensor) -> Tensor:
             first, second = x[i], y[j]

@@ -65,6 +65,13 @@ class Activation(ABC):
         """Return g'(b + t) - g'(b)."""
         return _with_derivative(_Bend, self, b, t)
 
+    def residual_and_bend(self, b: Tensor, t: Tensor) -> tuple[Tensor, Tensor]:
+        """Return both at once, from one pass of the in-place kernel where that is possible."""
+        if checks.transformed(b, t):
+            return self.residual(b, t), self.bend(b, t)
+        result: tuple[Tensor, Tensor] = _ResidualAndBend.apply(self, b, t)  # type: ignore[no-untyped-call]
+        return result
+
     @abstractmethod
     def curvature(self, b: Tensor) -> Tensor:
         """Return g''(b)."""
@@ -101,7 +108,7 @@ def _with_derivative(function: type[_Unit], activation: Activation, *arguments: 
     """
     if torch.compiler.is_exporting() or checks.wrapped(*arguments):
         return function.formula(activation, *arguments)
-    result: Tensor = function.apply(activation, *arguments)
+    result: Tensor = function.apply(activation, *arguments)  # type: ignore[no-untyped-call]
     return result
 
 
@@ -156,7 +163,12 @@ class _Residual(_Unit):
     def forward(ctx: Any, activation: Activation, b: Tensor, t: Tensor) -> Tensor:
         ctx.activation = activation
         ctx.save_for_backward(b, t)
-        return activation._residual(b, t)
+        if checks.transformed(b, t):
+            return activation._residual(b, t)
+        residual = torch.empty_like(t)
+        scratch = t.new_empty(activation.buffers, *t.shape).unbind()
+        activation.kernel(b.expand_as(t), t, Stage(None, None, residual, None, None, scratch))
+        return residual
 
     @staticmethod
     def backward(ctx: Any, grad: Tensor) -> Any:
@@ -183,6 +195,31 @@ class _Bend(_Unit):
         end = ctx.activation.curvature(b + t)
         by_base = (grad * (end - ctx.activation.curvature(b))).sum_to_size(b.shape)
         return None, by_base, (grad * end).sum_to_size(t.shape)
+
+
+class _ResidualAndBend(torch.autograd.Function):
+    """d(b, t) and c(b, t) together; b may be one row for all rows of t."""
+
+    @staticmethod
+    def forward(ctx: Any, activation: Activation, b: Tensor, t: Tensor) -> tuple[Tensor, Tensor]:
+        residual, bend, curvature, *scratch = t.new_empty(3 + activation.buffers, *t.shape).unbind()
+        activation.kernel(b.expand_as(t), t, Stage(None, None, residual, bend, curvature, tuple(scratch)))
+        # Views of one block would keep all of it alive.
+        residual, bend = residual.clone(), bend.clone()
+        ctx.activation = activation
+        ctx.save_for_backward(b, t, bend)
+        return residual, bend
+
+    @staticmethod
+    def backward(ctx: Any, grad_residual: Tensor, grad_bend: Tensor) -> Any:
+        b, t, bend = ctx.saved_tensors
+        activation = ctx.activation
+        if torch.is_grad_enabled():  # the saved bend is a constant, and would be one in the second derivative
+            bend = activation.bend(b, t)
+        end, start = activation.curvature(b + t), activation.curvature(b)
+        by_step = grad_residual * bend + grad_bend * end
+        by_base = by_step - grad_residual * (start * t) - grad_bend * start
+        return None, by_base.sum_to_size(b.shape), by_step
 
 
 class Squareplus(Activation):
@@ -228,7 +265,8 @@ class Squareplus(Activation):
 
     def kernel(self, b: Tensor, t: Tensor, out: Stage) -> None:
         if b.device.type != "cpu" or b.numel() == 0:
-            return super().kernel(b, t, out)
+            super().kernel(b, t, out)
+            return
         one = _ONE[b.dtype]
         s0, s1, s2, s3 = out.scratch
         a = torch.add(b, t, out=s0)
@@ -318,12 +356,14 @@ class Softplus(Activation):
 
     def kernel(self, b: Tensor, t: Tensor, out: Stage) -> None:
         if b.device.type != "cpu" or b.numel() == 0:
-            return super().kernel(b, t, out)
+            super().kernel(b, t, out)
+            return
         one, half = _ONE[b.dtype], _HALF[b.dtype]
         s0, s1, s2, s3, s4, s5 = out.scratch
         size = torch.abs(t, out=s3)
         if size.amax().item() > self._far:
-            return super().kernel(b, t, out)
+            super().kernel(b, t, out)
+            return
         # Masks are floats and selections are lerps: torch.where branches and is ten times slower here.
         far = size.gt_(self._threshold(b.dtype))
         positive = torch.gt(b, 0, out=s0)

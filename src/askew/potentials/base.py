@@ -155,10 +155,15 @@ class Potential(nn.Module, ABC):
         h = points - centre
         return self._divergence(points, centre, h), self._gradient_difference(points, centre, h)
 
+    def _centred_value(self, points: Tensor, centre: Tensor) -> Tensor:
+        """Return the first part of :meth:`_centred` alone."""
+        return self._divergence(points, centre, points - centre)
+
     def _hessian(self, x: Tensor) -> Tensor:
         jacobian = torch.func.jacrev(self._gradient)
         rows = x.reshape(-1, self.dim)
-        return torch.func.vmap(jacobian)(rows).reshape(*x.shape, self.dim)
+        hessian: Tensor = torch.func.vmap(jacobian)(rows)
+        return hessian.reshape(*x.shape, self.dim)
 
     def _inverse_gradient(self, g: Tensor, start: Tensor | None) -> InverseGradient:
         from askew.potentials.inverse import newton

@@ -13,6 +13,9 @@ from askew.potentials.terms import Atoms, Network, Quadratic, Term
 
 __all__ = ["ICNN"]
 
+# Rows that are evaluated at a time where nothing has to be kept for a gradient.
+BLOCK_ROWS = 1024
+
 
 class ICNN(Potential):
     r"""A convex function learned from data: an input-convex network plus simple convex terms.
@@ -129,6 +132,9 @@ class ICNN(Potential):
 
     # ------------------------------------------------------------------ hooks
 
+    def _terms(self) -> list[Term]:
+        return [term for term in self.terms if isinstance(term, Term)]
+
     def _rows(self, x: Tensor) -> Tensor:
         """Return points as rows in the coordinates of the network."""
         rows = x.reshape(-1, self.dim)
@@ -144,7 +150,13 @@ class ICNN(Potential):
 
     def _sum(self, method: str, *points: Tensor) -> Tensor:
         """Return the sum of one method over all terms."""
-        parts: list[Tensor] = [getattr(term, method)(*points) for term in self.terms]
+        n = points[-1].shape[0]
+        if not (torch.is_grad_enabled() or checks.transformed(*points)) and n > BLOCK_ROWS:
+            # Hidden layers that need not be kept stay in the cache if they are made for some rows at a time.
+            starts = range(0, n, BLOCK_ROWS)
+            blocks = ([p if p.shape[0] == 1 else p[i : i + BLOCK_ROWS] for p in points] for i in starts)
+            return torch.cat([self._sum(method, *block) for block in blocks])
+        parts: list[Tensor] = [getattr(term, method)(*points) for term in self._terms()]
         total = parts[0]
         for part in parts[1:]:
             total = total + part
@@ -166,10 +178,17 @@ class ICNN(Potential):
         return self._change(self._rows(base), self._steps(h))[1].reshape(h.shape)
 
     def _centred(self, points: Tensor, centre: Tensor) -> tuple[Tensor, Tensor]:
-        return self._change(self._rows(centre), self._steps(points - centre))
+        base, steps = self._rows(centre), self._steps(points - centre)
+        if torch.is_grad_enabled() or checks.transformed(points):
+            return self._change(base, steps)
+        values, gradients = zip(*(self._change(base, block) for block in steps.split(BLOCK_ROWS)), strict=True)
+        return torch.cat(values), torch.cat(gradients)
+
+    def _centred_value(self, points: Tensor, centre: Tensor) -> Tensor:
+        return self._scaled(self._sum("divergence", self._rows(centre), self._steps(points - centre)))
 
     def _change(self, v: Tensor, h: Tensor) -> tuple[Tensor, Tensor]:
-        parts = [term.change(v, h) for term in self.terms]
+        parts: list[tuple[Tensor, Tensor]] = [term.change(v, h) for term in self._terms()]
         divergence, gradient = parts[0]
         for part in parts[1:]:
             divergence, gradient = divergence + part[0], gradient + part[1]

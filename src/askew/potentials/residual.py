@@ -27,7 +27,7 @@ from torch import Tensor
 from askew import checks
 from askew.potentials.activations import Activation, Stage
 
-__all__ = ["Weights", "base_point", "displacement", "gradient", "residual"]
+__all__ = ["Weights", "base_point", "change", "gradient", "residual"]
 
 Weights = tuple[Tensor, ...]
 
@@ -60,62 +60,75 @@ def gradient(activation: Activation, bases: list[Tensor], adjoints: list[Tensor]
     return total * activation.gain
 
 
-def displacement(
+def change(
     activation: Activation, bases: list[Tensor], adjoints: list[Tensor], h: Tensor, weights: Weights
-) -> tuple[Tensor, list[Tensor]]:
-    """Return D(y + h, y) and the steps t_l of every layer, as ordinary differentiable operations.
-
-    In terms of the adjoints at y, D is the sum over layers of adjoint . d(b, t): every term is
-    non-negative, and what depends on y alone is computed once for all h when y is a single point.
-    """
-    steps: list[Tensor] = []
-    divergence = torch.zeros((), dtype=h.dtype, device=h.device)
+) -> tuple[Tensor, Tensor]:
+    """Return D(y + h, y) and grad phi(y + h) - grad phi(y), as differentiable operations."""
+    divergence, difference = h.new_zeros(()), h.new_zeros(())
+    slopes = [activation.slope(b) for b in bases]
+    bends: list[Tensor] = []
     rise = h
-    for i, (b, adjoint) in enumerate(zip(bases, adjoints, strict=True)):
-        t = h @ weights[2 * i][:-1]
-        if i:
-            t = t + rise @ weights[2 * i - 1]
-        t = t * activation.gain
-        steps.append(t)
-        r = activation.residual(b, t)
-        divergence = divergence + (r * adjoint).sum(-1)
-        rise = r + activation.slope(b) * t
-    return divergence, steps
-
-
-def gradient_change(
-    activation: Activation, bases: list[Tensor], adjoints: list[Tensor], steps: list[Tensor], weights: Weights
-) -> Tensor:
-    """Return grad phi(y + h) - grad phi(y) from the steps that :func:`displacement` found."""
-    total = torch.zeros((), dtype=bases[0].dtype, device=bases[0].device)
-    change: Tensor | None = None  # of the adjoint of this layer's output, from y to y + h
+    for i, (b, adjoint, slope) in enumerate(zip(bases, adjoints, slopes, strict=True)):
+        t = _step(activation, h, rise, weights, i)
+        r, bend = activation.residual_and_bend(b, t)
+        bends.append(bend)
+        divergence = divergence + _dot(r, adjoint)
+        if i + 1 < len(bases):
+            rise = torch.addcmul(r, slope, t)
+    moved: Tensor | None = None  # the adjoint of a_l at y + h minus that at y
     for i in range(len(bases) - 1, -1, -1):
-        bend = activation.bend(bases[i], steps[i])
-        moved = bend * adjoints[i]
-        if change is not None:
-            moved = moved + (activation.slope(bases[i]) + bend) * change
-        total = total + moved @ weights[2 * i][:-1].t()
+        through = bends[i] * adjoints[i]
+        if moved is not None:
+            through = torch.addcmul(through, bends[i] + slopes[i], moved)
+        difference = difference + through @ weights[2 * i][:-1].t()
         if i:
-            change = moved @ weights[2 * i - 1].t() * activation.gain
-    return total * activation.gain
+            moved = through @ weights[2 * i - 1].t() * activation.gain
+    return divergence, difference * activation.gain
+
+
+def _step(activation: Activation, h: Tensor, rise: Tensor, weights: Weights, i: int) -> Tensor:
+    """Return t of layer i from h and the rise of the layer before."""
+    t = h @ weights[2 * i][:-1]
+    if i:
+        t = t + rise @ weights[2 * i - 1]
+    return t * activation.gain
+
+
+def _dot(rows: Tensor, weight: Tensor) -> Tensor:
+    """Return the inner product of each row with its weight, or with the one there is."""
+    if weight.shape[0] == 1 and rows.shape[0] != 1:
+        return rows @ weight[0]
+    return (rows * weight).sum(-1)
 
 
 def residual(activation: Activation, y: Tensor, h: Tensor, weights: Weights) -> Tensor:
-    """Return D(y + h, y) row by row for `y` and `h` of shape (n, dim).
+    """Return D(y + h, y) row by row for `h` of shape (n, dim) and `y` of the same, or of a single row.
 
     Eager code goes through the hand-written backward pass; compilers and function transforms get the
-    differentiable operations.
+    differentiable operations, and so does a single base point, which needs little computed at all.
     """
-    if checks.transformed(y, h, *weights):
+    if checks.transformed(y, h, *weights) or y.shape != h.shape:
         return _differentiable(activation, y, h, weights)
     recorded = torch.is_grad_enabled() and any(tensor.requires_grad for tensor in (y, h, *weights))
-    result: Tensor = _Residual.apply(activation, recorded, y, h, *weights)
+    result: Tensor = _Residual.apply(activation, recorded, y, h, *weights)  # type: ignore[no-untyped-call]
     return result
 
 
 def _differentiable(activation: Activation, y: Tensor, h: Tensor, weights: Weights) -> Tensor:
+    """Return D as the sum over layers of adjoint . d(b, t), the adjoints taken at y.
+
+    Every term is non-negative, and what depends on y alone is computed once for all h.
+    """
     _, bases, adjoints = base_point(activation, y, weights)
-    return displacement(activation, bases, adjoints, h, weights)[0]
+    divergence = h.new_zeros(())
+    rise = h
+    for i, (b, adjoint) in enumerate(zip(bases, adjoints, strict=True)):
+        t = _step(activation, h, rise, weights, i)
+        r = activation.residual(b, t)
+        divergence = divergence + _dot(r, adjoint)
+        if i + 1 < len(bases):
+            rise = torch.addcmul(r, activation.slope(b), t)
+    return divergence
 
 
 class _Residual(torch.autograd.Function):

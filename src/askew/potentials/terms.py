@@ -2,7 +2,7 @@
 
 Each part is a convex function of a point v. Beside its value and gradient it gives the divergence of
 v + h from v and the change of its gradient, both from v and h without subtracting two values. Points are
-rows, ``(n, dim)``; in `change` the base point may be a single row that serves for all h.
+rows, ``(n, dim)``; in `divergence` and `change` the base point may be a single row that serves for all h.
 """
 
 from __future__ import annotations
@@ -10,6 +10,7 @@ from __future__ import annotations
 import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable
+from itertools import pairwise
 from typing import Any
 
 import torch
@@ -77,8 +78,7 @@ class Network(Term):
             width = 1 / math.sqrt(inputs)
             return nn.Parameter(torch.empty(shape).uniform_(-width, width))
 
-        pairs = zip(widths, widths[1:], strict=False)
-        self.mixes = nn.ParameterList(raw(before, before, after) for before, after in pairs)
+        self.mixes = nn.ParameterList(raw(before, before, after) for before, after in pairwise(widths))
         self.out = raw(widths[-1], widths[-1])
 
     def weights(self) -> residual.Weights:
@@ -104,8 +104,7 @@ class Network(Term):
     def change(self, v: Tensor, h: Tensor) -> tuple[Tensor, Tensor]:
         weights = self.weights()
         _, bases, adjoints = residual.base_point(self.activation, v, weights)
-        divergence, steps = residual.displacement(self.activation, bases, adjoints, h, weights)
-        return divergence, residual.gradient_change(self.activation, bases, adjoints, steps, weights)
+        return residual.change(self.activation, bases, adjoints, h, weights)
 
     def hessian(self, v: Tensor) -> Tensor:
         weights = self.weights()
@@ -182,17 +181,17 @@ class Atoms(Term):
     def divergence(self, v: Tensor, h: Tensor) -> Tensor:
         sharpness, offset, weight = self._scaled()
         tensors = (v, h, sharpness, offset, weight)
-        if checks.transformed(*tensors):
+        if checks.transformed(*tensors) or v.shape != h.shape:
             return _separable(self.activation, *tensors)
         recorded = torch.is_grad_enabled() and any(tensor.requires_grad for tensor in tensors)
-        result: Tensor = _SeparableResidual.apply(self.activation, recorded, *tensors)
+        result: Tensor = _SeparableResidual.apply(self.activation, recorded, *tensors)  # type: ignore[no-untyped-call]
         return result
 
     def change(self, v: Tensor, h: Tensor) -> tuple[Tensor, Tensor]:
         sharpness, offset, weight = self._scaled()
         b, t = v[..., None] * sharpness + offset, h[..., None] * sharpness
-        divergence = (self.activation.residual(b, t) * weight).sum((-1, -2))
-        return divergence, (self.activation.bend(b, t) * (weight * sharpness)).sum(-1)
+        r, bend = self.activation.residual_and_bend(b, t)
+        return (r * weight).sum((-1, -2)), (bend * (weight * sharpness)).sum(-1)
 
     def hessian(self, v: Tensor) -> Tensor:
         sharpness, offset, weight = self._scaled()
