@@ -34,11 +34,11 @@ __all__ = [
     "check_positive",
     "check_size",
     "check_widths",
+    "in_function_transform",
     "inspectable",
     "optional_import",
     "problem",
     "transformed",
-    "wrapped",
 ]
 
 # How far the coordinates of a distribution may be from summing to one: what rounding to bfloat16 leaves.
@@ -59,18 +59,15 @@ def problem(what: str, must: str, got: object, mend: str = "") -> str:
     return f"{text} {mend}" if mend else text
 
 
-def wrapped(*tensors: Tensor) -> bool:
-    """Whether a function transform (``vmap``, ``func.grad``) has wrapped one of the tensors."""
-    # A compiler cannot trace the question, and sees plain tensors anyway.
-    if torch.compiler.is_compiling():
-        return False
-    # The only way torch offers to recognise such a tensor.
-    return any(torch._C._functorch.is_functorch_wrapped_tensor(t) for t in tensors)
+def in_function_transform() -> bool:
+    """Whether ``vmap``, ``func.grad`` or another function transform is at work."""
+    # A compiler cannot trace the question, and shows plain tensors anyway. Torch has no public name for it.
+    return not torch.compiler.is_compiling() and torch._C._functorch.peek_interpreter_stack() is not None
 
 
-def transformed(*tensors: Tensor) -> bool:
+def transformed() -> bool:
     """Whether a compiler, an exporter or a function transform is at work."""
-    return torch.compiler.is_compiling() or wrapped(*tensors)
+    return torch.compiler.is_compiling() or torch._C._functorch.peek_interpreter_stack() is not None
 
 
 def autocasting(x: Tensor) -> bool:
@@ -81,7 +78,7 @@ def autocasting(x: Tensor) -> bool:
 
 def inspectable(*tensors: Tensor) -> bool:
     """Whether values may be looked at: eager, plain tensors whose numbers are in main memory."""
-    return all(t.device.type == "cpu" for t in tensors) and not transformed(*tensors)
+    return not transformed() and all(t.device.type == "cpu" for t in tensors)
 
 
 def check_size(value: object, what: str) -> int:

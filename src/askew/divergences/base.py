@@ -79,7 +79,7 @@ class Divergence(nn.Module, ABC):
 
         While a gradient is recorded, blocks are recomputed in the backward pass instead of kept.
         """
-        if checks.transformed(x, y):  # a compiler must not be made to guard on the sizes
+        if checks.transformed():  # a compiler must not be made to guard on the sizes
             return self._forward(x[:, None], y[None])
         rows = max(1, BLOCK_ELEMENTS // max(1, y.shape[0] * max(self._pair_width, y.shape[-1])))
         if x.shape[0] <= rows:
@@ -110,11 +110,8 @@ class Divergence(nn.Module, ABC):
 
     @property
     def dtype(self) -> torch.dtype | None:
-        """The dtype of the parameters, or None where there are none."""
-        for tensor in chain(self.parameters(), self.buffers()):
-            if tensor.is_floating_point():
-                return tensor.dtype
-        return None
+        """The dtype of the parameters and buffers, or None where there are none."""
+        return _dtype(self)
 
     def _to_own_dtype(self, x: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
         """Under autocast, bring points to the dtype of the parameters; else return them as they are.
@@ -150,6 +147,18 @@ class Divergence(nn.Module, ABC):
         """Show the promises."""
         dim = "" if self.dim is None else f"dim={self.dim}, "
         return f"{dim}symmetric={self.symmetric}, triangle={self.triangle}, domain={self.domain}"
+
+
+def _dtype(module: nn.Module) -> torch.dtype | None:
+    """Return the dtype of the first floating tensor; faster than ``next(module.parameters())``."""
+    for tensor in (*module._parameters.values(), *module._buffers.values()):
+        if tensor is not None and tensor.is_floating_point():
+            return tensor.dtype
+    for child in module._modules.values():
+        found = None if child is None else _dtype(child)
+        if found is not None:
+            return found
+    return None
 
 
 class _Method(nn.Module):

@@ -162,10 +162,8 @@ class DeepDiv(MaxOfPieces):
 
     def _pieces(self, x: Tensor) -> Tensor:
         rows = x.reshape(-1, x.shape[-1])
-        if torch.is_grad_enabled() or checks.transformed(x):
-            values = self._values(rows)
-        else:
-            values = self._values_in_blocks(rows)
+        whole = torch.is_grad_enabled() or checks.transformed()
+        values = self._values(rows) if whole else self._values_in_blocks(rows)
         return values.T.reshape(*x.shape[:-1], self.pieces)
 
     def _values(self, rows: Tensor, units: Tensor | None = None) -> Tensor:

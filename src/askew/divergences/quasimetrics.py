@@ -158,7 +158,7 @@ class MRN(Divergence):
     def _pairwise(self, x: Tensor, y: Tensor) -> Tensor:
         x_images = torch.stack([self.symmetric_part(x), self.asymmetric_part(x)])
         y_images = torch.stack([self.symmetric_part(y), self.asymmetric_part(y)])
-        if checks.transformed(x, y):
+        if checks.transformed():
             matrix = _mrn_blocks(x_images, y_images)
         else:
             rows = max(1, BLOCK_ELEMENTS // max(1, y.shape[0] * self.width))

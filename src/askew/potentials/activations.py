@@ -67,7 +67,7 @@ class Activation(ABC):
 
     def residual_and_bend(self, b: Tensor, t: Tensor) -> tuple[Tensor, Tensor]:
         """Return both at once, from one pass of the in-place kernel where that is possible."""
-        if checks.transformed(b, t):
+        if checks.transformed():
             return self.residual(b, t), self.bend(b, t)
         result: tuple[Tensor, Tensor] = _ResidualAndBend.apply(self, b, t)  # type: ignore[no-untyped-call]
         return result
@@ -106,7 +106,7 @@ def _with_derivative(function: type[_Unit], activation: Activation, *arguments: 
     Differentiating the formulas works but costs several times as much. Function transforms and exporters,
     which cannot look inside an autograd function, get the formula.
     """
-    if torch.compiler.is_exporting() or checks.wrapped(*arguments):
+    if torch.compiler.is_exporting() or checks.in_function_transform():
         return function.formula(activation, *arguments)
     result: Tensor = function.apply(activation, *arguments)  # type: ignore[no-untyped-call]
     return result
@@ -163,7 +163,7 @@ class _Residual(_Unit):
     def forward(ctx: Any, activation: Activation, b: Tensor, t: Tensor) -> Tensor:
         ctx.activation = activation
         ctx.save_for_backward(b, t)
-        if checks.transformed(b, t):
+        if checks.transformed():
             return activation._residual(b, t)
         residual = torch.empty_like(t)
         scratch = t.new_empty(activation.buffers, *t.shape).unbind()
@@ -225,7 +225,7 @@ class _ResidualAndBend(torch.autograd.Function):
 class Squareplus(Activation):
     r"""g(a) = (a + sqrt(a^2 + 4)) / 2, in the unit b = a / 2: b + sqrt(b^2 + 1).
 
-    With a = b + t, R(b) = sqrt(b^2 + 1), M = a b + 1 and P = R(a) R(b), so that P^2 = M^2 + t^2:
+    With a = b + t, R(b) = sqrt(b^2 + 1), M = a b + 1 and P = R(a) R(b) = sqrt(M^2 + t^2):
 
         d = t^2 / (R(b) Q),   c = t (1 / R(b) + 1 / R(a)) / Q,   Q = P + M.
 
@@ -248,20 +248,20 @@ class Squareplus(Activation):
         return (b * b + 1).rsqrt() ** 3
 
     def _q(self, b: Tensor, t: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        a = b + t
-        base, far = (b * b + 1).sqrt(), (a * a + 1).sqrt()
-        middle = a * b + 1
+        square = b * b + 1
+        middle = (b + t) * b + 1
+        product = (middle * middle + t * t).sqrt()
         positive = middle.clamp_min(0)
-        q = positive + (positive * positive + t * t) / (base * far + (positive - middle))
-        return q, base, far
+        q = positive + (positive * positive + t * t) / (product + (positive - middle))
+        return q, square.sqrt(), product
 
     def _residual(self, b: Tensor, t: Tensor) -> Tensor:
         q, base, _ = self._q(b, t)
         return t * t / (base * q)
 
     def _bend(self, b: Tensor, t: Tensor) -> Tensor:
-        q, base, far = self._q(b, t)
-        return t * (1 / base + 1 / far) / q
+        q, base, product = self._q(b, t)
+        return t * (1 / base + base / product) / q
 
     def kernel(self, b: Tensor, t: Tensor, out: Stage) -> None:
         if b.device.type != "cpu" or b.numel() == 0:
@@ -269,20 +269,20 @@ class Squareplus(Activation):
             return
         one = _ONE[b.dtype]
         s0, s1, s2, s3 = out.scratch
-        a = torch.add(b, t, out=s0)
-        far = torch.addcmul(one, a, a, out=s1)  # R(a)^2
-        base = torch.addcmul(one, b, b, out=s2)  # R(b)^2
-        q = torch.mul(far, base, out=s3).sqrt_()  # P
-        middle = torch.addcmul(one, a, b, out=s0)
+        base = torch.addcmul(one, b, b, out=s0)  # R(b)^2
+        # M = a b + 1, not R(b)^2 + b t, which cancels for t near -b.
+        end = torch.add(b, t, out=s1)
+        middle = torch.addcmul(one, end, b, out=s1)
+        squared = torch.mul(t, t, out=out.residual)
+        product = torch.addcmul(squared, middle, middle, out=s2).sqrt_()  # P
         # Where no unit is far out, P + M and b + R(b) lose a few bits at most and are taken as they are.
         if middle.amin().item() > -64:
-            q.add_(middle)
+            q = torch.add(product, middle, out=middle)
         else:
-            positive = torch.clamp_min(middle, 0, out=out.residual)
-            q.add_(positive).sub_(middle)  # P + M-
-            torch.mul(positive, positive, out=middle).addcmul_(t, t)
-            torch.div(middle, q, out=q).add_(positive)
-        inverse = torch.rsqrt(base, out=s0)
+            positive = torch.clamp_min(middle, 0, out=s3)
+            negative = middle.sub_(positive).neg_().add_(product)  # P + M-
+            q = torch.addcmul(squared, positive, positive).div_(negative).add_(positive)
+        inverse = torch.rsqrt(base, out=s3)
         if out.slope is not None:
             if b.amin().item() > -8:
                 torch.addcmul(one, b, inverse, out=out.slope)
@@ -290,14 +290,17 @@ class Squareplus(Activation):
                     torch.addcmul(b, base, inverse, out=out.value)
             else:
                 z = torch.mul(base, inverse, out=out.slope if out.value is None else out.value)
-                z.add_(torch.abs(b, out=base)).reciprocal_()
-                z.add_(torch.clamp_min(b, 0, out=base), alpha=2)
+                z.add_(torch.abs(b)).reciprocal_()
+                z.add_(torch.clamp_min(b, 0), alpha=2)
                 torch.mul(z, inverse, out=out.slope)
+        if out.bend is None or out.curvature is None:
+            squared.div_(q).mul_(inverse)
+            return
         ratio = torch.div(t, q, out=q)
         y = torch.mul(ratio, inverse, out=out.residual)
-        if out.bend is not None and out.curvature is not None:
-            torch.addcmul(y, ratio, far.rsqrt_(), out=out.bend)
-            torch.mul(inverse, inverse, out=out.curvature).mul_(inverse)
+        end = base.mul_(inverse).div_(product)  # 1 / R(a) = R(b) / P
+        torch.addcmul(y, ratio, end, out=out.bend)
+        torch.mul(inverse, inverse, out=out.curvature).mul_(inverse)
         y.mul_(t)
 
 
@@ -367,23 +370,22 @@ class Softplus(Activation):
         # Masks are floats and selections are lerps: torch.where branches and is ten times slower here.
         far = size.gt_(self._threshold(b.dtype))
         positive = torch.gt(b, 0, out=s0)
-        s = torch.abs(b, out=s1).neg_().sigmoid_()
+        sign = torch.add(one, positive, alpha=-2, out=s4)
+        s = torch.mul(b, sign, out=s1).sigmoid_()  # of -|b|
         complement = torch.sub(one, s, out=s2)
         if out.slope is not None:
             torch.lerp(s, complement, positive, out=out.slope)
         if out.value is not None:
-            torch.clamp_min(b, 0, out=out.value).sub_(torch.log(complement, out=s4))
-        sign = positive.mul_(-2).add_(1)
+            torch.clamp_min(b, 0, out=out.value).sub_(torch.log(complement, out=s5))
         step = torch.mul(t, sign, out=out.residual)
-        growth = torch.expm1(step, out=s4).mul_(s)  # u
-        # The sign is needed again only for the derivatives; without them its buffer is free.
-        bend, free = (s5, s0) if out.bend is None else (out.bend, s5)
+        growth = torch.expm1(step, out=s5).mul_(s)  # u
+        direct = torch.log1p(growth, out=s0)
+        bend = s4 if out.bend is None else out.bend  # without derivatives the sign is not needed again
         torch.add(growth, 1, out=bend)
-        direct = torch.log1p(growth, out=free)
         torch.div(growth.mul_(complement), bend, out=bend)
         direct.addcmul_(s, step, value=-1)
-        near = torch.sub(complement, s, out=s4).sub_(bend)
-        near = torch.addcmul(half, near, step, value=-1 / 12, out=s4).mul_(bend).mul_(step)
+        near = torch.sub(complement, s, out=s5).sub_(bend)
+        near = torch.addcmul(half, near, step, value=-1 / 12, out=s5).mul_(bend).mul_(step)
         torch.lerp(near, direct, far, out=out.residual)
         if out.bend is not None and out.curvature is not None:
             bend.mul_(sign)

@@ -151,7 +151,7 @@ class ICNN(Potential):
     def _sum(self, method: str, *points: Tensor) -> Tensor:
         """Return the sum of one method over all terms."""
         n = points[-1].shape[0]
-        if not (torch.is_grad_enabled() or checks.transformed(*points)) and n > BLOCK_ROWS:
+        if not (torch.is_grad_enabled() or checks.transformed()) and n > BLOCK_ROWS:
             # Hidden layers that need not be kept stay in the cache if they are made for some rows at a time.
             starts = range(0, n, BLOCK_ROWS)
             blocks = ([p if p.shape[0] == 1 else p[i : i + BLOCK_ROWS] for p in points] for i in starts)
@@ -179,7 +179,7 @@ class ICNN(Potential):
 
     def _centred(self, points: Tensor, centre: Tensor) -> tuple[Tensor, Tensor]:
         base, steps = self._rows(centre), self._steps(points - centre)
-        if torch.is_grad_enabled() or checks.transformed(points):
+        if torch.is_grad_enabled() or checks.transformed():
             return self._change(base, steps)
         values, gradients = zip(*(self._change(base, block) for block in steps.split(BLOCK_ROWS)), strict=True)
         return torch.cat(values), torch.cat(gradients)

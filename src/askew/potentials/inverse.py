@@ -75,7 +75,7 @@ def newton(
         checks.check_positive(tolerance, "tolerance of newton")
     if start is not None:
         start = checks.check_points(start, potential.dim, "start", "newton").expand(g.shape)
-    if checks.transformed(g):
+    if checks.transformed():
         raise RuntimeError(
             "newton chooses its steps by the values it sees, so it cannot run inside torch.compile, torch.export or "
             "torch.func. Call inverse_gradient outside of them."

@@ -19,6 +19,8 @@ row, so that the bias needs no code of its own. The weights of a network are the
 
 from __future__ import annotations
 
+import functools
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
@@ -27,7 +29,7 @@ from torch import Tensor
 from askew import checks
 from askew.potentials.activations import Activation, Stage
 
-__all__ = ["Weights", "base_point", "change", "gradient", "residual"]
+__all__ = ["Weights", "base_point", "change", "differentiable_gradients", "gradient", "residual"]
 
 Weights = tuple[Tensor, ...]
 
@@ -107,11 +109,12 @@ def residual(activation: Activation, y: Tensor, h: Tensor, weights: Weights) -> 
     Eager code goes through the hand-written backward pass; compilers and function transforms get the
     differentiable operations, and so does a single base point, which needs little computed at all.
     """
-    if checks.transformed(y, h, *weights) or y.shape != h.shape:
+    if checks.transformed() or y.shape != h.shape:
         return _differentiable(activation, y, h, weights)
-    recorded = torch.is_grad_enabled() and any(tensor.requires_grad for tensor in (y, h, *weights))
-    result: Tensor = _Residual.apply(activation, recorded, y, h, *weights)  # type: ignore[no-untyped-call]
-    return result
+    if torch.is_grad_enabled() and any(tensor.requires_grad for tensor in (y, h, *weights)):
+        result: Tensor = _Residual.apply(activation, y, h, *weights)  # type: ignore[no-untyped-call]
+        return result
+    return _propagate(activation, y, h, weights, None)
 
 
 def _differentiable(activation: Activation, y: Tensor, h: Tensor, weights: Weights) -> Tensor:
@@ -131,82 +134,103 @@ def _differentiable(activation: Activation, y: Tensor, h: Tensor, weights: Weigh
     return divergence
 
 
+def _propagate(activation: Activation, y: Tensor, h: Tensor, weights: Weights, kept: list[Tensor] | None) -> Tensor:
+    """Return D(y + h, y); what the backward pass needs is appended to `kept`, unless that is None."""
+    n, dim = y.shape
+    count = len(weights) // 2
+    gain = activation.gain
+    points = y.new_zeros(2, n, dim + 1)
+    torch.stack((y, h), out=points[..., :dim])
+    points[0, :, dim].fill_(1)
+    rows = points.view(2 * n, dim + 1)
+    stages: list[Tensor] = []
+    states: Tensor | None = None  # [g(b); e; R] of the layer before
+    scratch: tuple[Tensor, ...] = ()
+    width = 0
+    for i in range(count):
+        last = i + 1 == count
+        u = weights[2 * i]
+        q: Tensor | None = None
+        # The gain comes with the products.
+        if states is None:
+            pre = y.new_empty(2, n, u.shape[1])
+            pre.view(2 * n, -1).addmm_(rows, u, beta=0, alpha=gain)
+            b, t = pre.unbind()
+        else:
+            pre = y.new_empty(3, n, u.shape[1])
+            flat, before = pre.view(3 * n, -1), states.view(3 * n, width)
+            upper = flat[: 2 * n]
+            upper.addmm_(rows, u, beta=0, alpha=gain).addmm_(before[: 2 * n], weights[2 * i - 1], alpha=gain)
+            flat[2 * n :].addmm_(before[2 * n :], weights[2 * i - 1], beta=0, alpha=gain)
+            b, t, q = pre.unbind()
+        # One block of scratch serves all layers: memory that was just used is still in the cache.
+        if width != u.shape[1]:
+            width = u.shape[1]
+            scratch = y.new_empty(activation.buffers + 1, n, width).unbind()
+        value = rise = bend = drift = None
+        if last:
+            states, total = None, y.new_empty(n, width)
+        else:
+            states = y.new_empty(3, n, width)
+            value, rise, total = states.unbind()
+        slope = scratch[-1]
+        if kept is not None:
+            partials = y.new_empty(3, n, width)  # [s; c; k], of the last layer [k; c; s]
+            slope, bend, drift = partials.unbind()
+            if last:
+                slope, drift = drift, slope
+            stages += [partials] if states is None else [partials, states]
+        activation.kernel(b, t, Stage(value, slope, total, bend, drift, scratch[:-1]))
+        if rise is not None:
+            torch.addcmul(total, slope, t, out=rise)
+        if drift is not None and bend is not None:  # k = c + v (q - t)
+            torch.addcmul(bend, drift, t if q is None else torch.sub(t, q, out=scratch[0]), value=-1, out=drift)
+        if q is not None:
+            total.addcmul_(slope, q)
+    if kept is not None:
+        kept += [total, rows, *stages]
+    return torch.mv(total, weights[-1])
+
+
+def _flat(activation: Activation, y: Tensor, h: Tensor, *weights: Tensor) -> Tensor:
+    return _differentiable(activation, y, h, weights)
+
+
+def differentiable_gradients(
+    function: Callable[..., Tensor], inputs: Sequence[Tensor], needed: Sequence[bool], grad: Tensor
+) -> list[Tensor | None]:
+    """Return the gradients of a function as a graph of their own, for ``create_graph=True``.
+
+    The inputs of a backward pass may depend on each other, as h = x - y does on y. They are renamed by a view
+    each, so that the gradient of one does not pass through the history of another.
+    """
+    renamed = [tensor.view_as(tensor) for tensor in inputs]
+    wanted = [tensor for tensor, want in zip(renamed, needed, strict=True) if want]
+    found = iter(torch.autograd.grad(function(*renamed), wanted, grad, create_graph=True))
+    return [next(found) if want else None for want in needed]
+
+
 class _Residual(torch.autograd.Function):
     """D(y + h, y) with a backward pass derived by hand."""
 
     @staticmethod
-    def forward(ctx: Any, activation: Activation, recorded: bool, y: Tensor, h: Tensor, *weights: Tensor) -> Tensor:
-        n, dim = y.shape
-        count = len(weights) // 2
-        gain = activation.gain
-        points = y.new_zeros(2, n, dim + 1)
-        torch.stack((y, h), out=points[..., :dim])
-        points[0, :, dim].fill_(1)
-        rows = points.view(2 * n, dim + 1)
-        saved: list[Tensor] = []
-        states: Tensor | None = None  # [g(b); e; R] of the layer before
-        scratch: tuple[Tensor, ...] = ()
-        width = 0
-        for i in range(count):
-            u = weights[2 * i]
-            if gain != 1:
-                u = u * gain
-            q: Tensor | None = None
-            if states is None:
-                b, t = torch.mm(rows, u).view(2, n, -1).unbind()
-            else:
-                w = weights[2 * i - 1]
-                if gain != 1:
-                    w = w * gain
-                flat = y.new_empty(3 * n, u.shape[1])
-                before = states.view(3 * n, width)
-                upper = flat[: 2 * n]
-                torch.mm(rows, u, out=upper)
-                upper.addmm_(before[: 2 * n], w)
-                torch.mm(before[2 * n :], w, out=flat[2 * n :])
-                b, t, q = flat.view(3, n, -1).unbind()
-            # One block of scratch serves all layers: memory that was just used is still in the cache.
-            if width != u.shape[1]:
-                width = u.shape[1]
-                scratch = y.new_empty(activation.buffers + 1, n, width).unbind()
-            last = i + 1 == count
-            value = rise = bend = drift = None
-            if last:
-                states, total = None, y.new_empty(n, width)
-            else:
-                states = y.new_empty(3, n, width)
-                value, rise, total = states.unbind()
-            slope = scratch[-1]
-            if recorded:
-                partials = y.new_empty(3, n, width)  # [s; c; k], of the last layer [k; c; s]
-                slope, bend, drift = partials.unbind()
-                if last:
-                    slope, drift = drift, slope
-                saved += [partials] if states is None else [partials, states]
-            activation.kernel(b, t, Stage(value, slope, total, bend, drift, scratch[:-1]))
-            if rise is not None:
-                torch.addcmul(total, slope, t, out=rise)
-            if drift is not None and bend is not None:  # k = c + v (q - t)
-                torch.addcmul(bend, drift, t if q is None else torch.sub(t, q, out=scratch[0]), value=-1, out=drift)
-            if q is not None:
-                total.addcmul_(slope, q)
-        if recorded:
-            ctx.activation = activation
-            ctx.count = count
-            ctx.save_for_backward(y, h, *weights, total, rows, *saved)
-        return torch.mv(total, weights[-1])
+    def forward(ctx: Any, activation: Activation, y: Tensor, h: Tensor, *weights: Tensor) -> Tensor:
+        kept: list[Tensor] = []
+        result = _propagate(activation, y, h, weights, kept)
+        ctx.activation = activation
+        ctx.count = len(weights) // 2
+        ctx.save_for_backward(y, h, *weights, *kept)
+        return result
 
     @staticmethod
     def backward(ctx: Any, grad: Tensor) -> Any:
         saved = ctx.saved_tensors
         count, gain = ctx.count, ctx.activation.gain
         y, h, weights = saved[0], saved[1], saved[2 : 2 + 2 * count]
-        needed = ctx.needs_input_grad[2:]
-        if torch.is_grad_enabled():  # create_graph=True: the same gradients as a graph of their own
-            value = _differentiable(ctx.activation, y, h, weights)
-            inputs = [tensor for tensor, wanted in zip((y, h, *weights), needed, strict=True) if wanted]
-            found = iter(torch.autograd.grad(value, inputs, grad, create_graph=True))
-            return None, None, *(next(found) if wanted else None for wanted in needed)
+        needed = ctx.needs_input_grad[1:]
+        if torch.is_grad_enabled():
+            network = functools.partial(_flat, ctx.activation)
+            return None, *differentiable_gradients(network, (y, h, *weights), needed, grad)
         total, rows, *stack = saved[2 + 2 * count :]
         n, dim = y.shape
         to_points: Tensor | None = None
@@ -233,7 +257,7 @@ class _Residual(torch.autograd.Function):
         grad_y = grad_h = None
         if to_points is not None:
             grad_y, grad_h = to_points[:, :n].t(), to_points[:, n:].t()
-        return None, None, grad_y, grad_h, *reversed(grads)
+        return None, grad_y, grad_h, *reversed(grads)
 
 
 def _through_stage(below: Tensor, partials: Tensor, *, first: bool) -> Tensor:

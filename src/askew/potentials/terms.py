@@ -7,6 +7,7 @@ rows, ``(n, dim)``; in `divergence` and `change` the base point may be a single 
 
 from __future__ import annotations
 
+import functools
 import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable
@@ -181,7 +182,7 @@ class Atoms(Term):
     def divergence(self, v: Tensor, h: Tensor) -> Tensor:
         sharpness, offset, weight = self._scaled()
         tensors = (v, h, sharpness, offset, weight)
-        if checks.transformed(*tensors) or v.shape != h.shape:
+        if checks.transformed() or v.shape != h.shape:
             return _separable(self.activation, *tensors)
         recorded = torch.is_grad_enabled() and any(tensor.requires_grad for tensor in tensors)
         result: Tensor = _SeparableResidual.apply(self.activation, recorded, *tensors)  # type: ignore[no-untyped-call]
@@ -237,12 +238,9 @@ class _SeparableResidual(torch.autograd.Function):
     def backward(ctx: Any, grad: Tensor) -> Any:
         v, h, sharpness, offset, weight, total, bend, drift = ctx.saved_tensors
         if torch.is_grad_enabled():
+            formula = functools.partial(_separable, ctx.activation)
             inputs = (v, h, sharpness, offset, weight)
-            needed = ctx.needs_input_grad[2:]
-            wanted = [tensor for tensor, want in zip(inputs, needed, strict=True) if want]
-            value = _separable(ctx.activation, *inputs)
-            found = iter(torch.autograd.grad(value, wanted, grad, create_graph=True))
-            return None, None, *(next(found) if want else None for want in needed)
+            return None, None, *residual.differentiable_gradients(formula, inputs, ctx.needs_input_grad[2:], grad)
         column = grad[:, None]
         grad_v = grad_h = None
         if ctx.needs_input_grad[2] or ctx.needs_input_grad[3]:
