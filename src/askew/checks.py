@@ -17,6 +17,7 @@ from types import ModuleType
 
 import torch
 from torch import Tensor
+from torch.autograd import forward_ad
 
 __all__ = [
     "NEGATIVE",
@@ -60,14 +61,19 @@ def problem(what: str, must: str, got: object, mend: str = "") -> str:
 
 
 def in_function_transform() -> bool:
-    """Whether ``vmap``, ``func.grad`` or another function transform is at work."""
-    # A compiler cannot trace the question, and shows plain tensors anyway. Torch has no public name for it.
-    return not torch.compiler.is_compiling() and torch._C._functorch.peek_interpreter_stack() is not None
+    """Whether ``vmap``, ``func.grad``, another function transform or forward-mode differentiation is at work."""
+    # A compiler cannot trace the question, and shows plain tensors anyway.
+    return not torch.compiler.is_compiling() and _at_work()
 
 
 def transformed() -> bool:
-    """Whether a compiler, an exporter or a function transform is at work."""
-    return torch.compiler.is_compiling() or torch._C._functorch.peek_interpreter_stack() is not None
+    """Whether a compiler, an exporter, a function transform or forward-mode differentiation is at work."""
+    return torch.compiler.is_compiling() or _at_work()
+
+
+def _at_work() -> bool:
+    # Torch has no public name for either.
+    return torch._C._functorch.peek_interpreter_stack() is not None or forward_ad._current_level >= 0
 
 
 def autocasting(x: Tensor) -> bool:

@@ -269,19 +269,25 @@ class Squareplus(Activation):
             return
         one = _ONE[b.dtype]
         s0, s1, s2, s3 = out.scratch
+        gradient = out.bend is not None
         base = torch.addcmul(one, b, b, out=s0)  # R(b)^2
-        # M = a b + 1, not R(b)^2 + b t, which cancels for t near -b.
         end = torch.add(b, t, out=s1)
+        # P in the way that leaves behind what is needed later: R(a)^2 for the derivatives, t^2 without them.
+        if gradient:
+            far = torch.addcmul(one, end, end, out=out.bend)
+            product = torch.mul(far, base, out=s2).sqrt_()
+        # M = a b + 1, not R(b)^2 + b t, which cancels for t near -b.
         middle = torch.addcmul(one, end, b, out=s1)
-        squared = torch.mul(t, t, out=out.residual)
-        product = torch.addcmul(squared, middle, middle, out=s2).sqrt_()  # P
+        if not gradient:
+            squared = torch.mul(t, t, out=out.residual)
+            product = torch.addcmul(squared, middle, middle, out=s2).sqrt_()
         # Where no unit is far out, P + M and b + R(b) lose a few bits at most and are taken as they are.
         if middle.amin().item() > -64:
             q = torch.add(product, middle, out=middle)
         else:
             positive = torch.clamp_min(middle, 0, out=s3)
             negative = middle.sub_(positive).neg_().add_(product)  # P + M-
-            q = torch.addcmul(squared, positive, positive).div_(negative).add_(positive)
+            q = torch.mul(positive, positive).addcmul_(t, t).div_(negative).add_(positive)
         inverse = torch.rsqrt(base, out=s3)
         if out.slope is not None:
             if b.amin().item() > -8:
@@ -298,8 +304,7 @@ class Squareplus(Activation):
             return
         ratio = torch.div(t, q, out=q)
         y = torch.mul(ratio, inverse, out=out.residual)
-        end = base.mul_(inverse).div_(product)  # 1 / R(a) = R(b) / P
-        torch.addcmul(y, ratio, end, out=out.bend)
+        torch.addcmul(y, ratio, far.rsqrt_(), out=out.bend)
         torch.mul(inverse, inverse, out=out.curvature).mul_(inverse)
         y.mul_(t)
 

@@ -464,5 +464,8 @@ def _softmax_difference(x: Tensor, y: Tensor, h: Tensor) -> Tensor:
     divergence, d = _softmax_divergence(y, h)
     log_growth = d - divergence.unsqueeze(-1)
     grows = log_growth > 0
-    size = torch.where(grows, x.softmax(-1), y.softmax(-1)) * torch.expm1(torch.where(grows, -log_growth, log_growth))
-    return torch.where(grows, -size, size)
+    first, second = x.softmax(-1), y.softmax(-1)
+    size = torch.where(grows, first, second) * torch.expm1(torch.where(grows, -log_growth, log_growth))
+    # Between far points the growth is itself a difference of large numbers, and the plain one is better.
+    far = d.abs() + divergence.unsqueeze(-1) > 1
+    return torch.where(far, first - second, torch.where(grows, -size, size))

@@ -75,10 +75,10 @@ def newton(
         checks.check_positive(tolerance, "tolerance of newton")
     if start is not None:
         start = checks.check_points(start, potential.dim, "start", "newton").expand(g.shape)
-    if checks.transformed():
+    if checks.transformed() or g.is_meta:
         raise RuntimeError(
-            "newton chooses its steps by the values it sees, so it cannot run inside torch.compile, torch.export or "
-            "torch.func. Call inverse_gradient outside of them."
+            "newton chooses its steps by the values it sees, so it cannot run inside torch.compile, torch.export, "
+            "torch.func or forward-mode differentiation, nor on the meta device. Call inverse_gradient outside of them."
         )
     wide = working_dtype(g)
     if tolerance is None:

@@ -208,7 +208,11 @@ def _separable(
 
 
 class _SeparableResidual(torch.autograd.Function):
-    """The divergence of the atoms with a backward pass derived by hand, as in `residual`."""
+    """The divergence of the atoms with a backward pass derived by hand, as in `residual`.
+
+    Points are columns here, ``(dim, atoms, n)``: then every elementwise pass runs over long contiguous rows, and
+    every sum, over atoms or over points, is a matrix product.
+    """
 
     @staticmethod
     def forward(
@@ -221,35 +225,36 @@ class _SeparableResidual(torch.autograd.Function):
         offset: Tensor,
         weight: Tensor,
     ) -> Tensor:
-        shape = (v.shape[0], *sharpness.shape)
-        b, t, total, bend, drift, *scratch = v.new_empty(5 + activation.buffers, *shape).unbind()
-        torch.addcmul(offset, v[..., None], sharpness, out=b)
-        torch.mul(h[..., None], sharpness, out=t)
+        columns_v, columns_h = v.t().contiguous(), h.t().contiguous()
+        shape = (*sharpness.shape, v.shape[0])
+        blocks = v.new_empty((5 if recorded else 3) + activation.buffers, *shape).unbind()
+        b = torch.mul(columns_v[:, None], sharpness[..., None], out=blocks[0]).add_(offset[..., None])
+        t = torch.mul(columns_h[:, None], sharpness[..., None], out=blocks[1])
+        total, scratch = blocks[2], blocks[-activation.buffers :]
         if recorded:
-            activation.kernel(b, t, Stage(None, None, total, bend, drift, tuple(scratch)))
+            bend, drift = blocks[3:5]
+            activation.kernel(b, t, Stage(None, None, total, bend, drift, scratch))
             torch.addcmul(bend, drift, t, value=-1, out=drift)  # d r / d b = c - v t
             ctx.activation = activation
-            ctx.save_for_backward(v, h, sharpness, offset, weight, total, bend, drift)
+            ctx.save_for_backward(v, h, sharpness, offset, weight, columns_v, columns_h, total, bend, drift)
         else:
-            activation.kernel(b, t, Stage(None, None, total, None, None, tuple(scratch)))
-        return torch.mv(total.flatten(1), weight.flatten())
+            activation.kernel(b, t, Stage(None, None, total, None, None, scratch))
+        return torch.mv(total.flatten(0, 1).t(), weight.flatten())
 
     @staticmethod
     def backward(ctx: Any, grad: Tensor) -> Any:
-        v, h, sharpness, offset, weight, total, bend, drift = ctx.saved_tensors
+        v, h, sharpness, offset, weight, columns_v, columns_h, total, bend, drift = ctx.saved_tensors
         if torch.is_grad_enabled():
             formula = functools.partial(_separable, ctx.activation)
             inputs = (v, h, sharpness, offset, weight)
             return None, None, *residual.differentiable_gradients(formula, inputs, ctx.needs_input_grad[2:], grad)
-        column = grad[:, None]
         grad_v = grad_h = None
         if ctx.needs_input_grad[2] or ctx.needs_input_grad[3]:
-            factor = weight * sharpness
-            grad_v = (drift * factor).sum(-1).mul_(column)
-            grad_h = (bend * factor).sum(-1).mul_(column)
-        # Sums over the rows are products with the gradient, so no (n, dim, atoms) temporary is weighted by it.
-        grad_offset = torch.mv(drift.flatten(1).t(), grad).view_as(offset)
-        grad_sharpness = torch.addcmul(drift * v[..., None], bend, h[..., None]).flatten(1)
-        grad_sharpness = torch.mv(grad_sharpness.t(), grad).view_as(offset)
-        grad_weight = torch.mv(total.flatten(1).t(), grad).view_as(weight)
-        return None, None, grad_v, grad_h, grad_sharpness.mul_(weight), grad_offset.mul_(weight), grad_weight
+            factor = (weight * sharpness)[:, None]
+            grad_v = (torch.bmm(factor, drift)[:, 0] * grad).t()
+            grad_h = (torch.bmm(factor, bend)[:, 0] * grad).t()
+        grad_weight = torch.mv(total.flatten(0, 1), grad).view_as(weight)
+        grad_offset = torch.mv(drift.flatten(0, 1), grad).view_as(weight)
+        grad_sharpness = torch.bmm(drift, (columns_v * grad)[..., None])
+        grad_sharpness.baddbmm_(bend, (columns_h * grad)[..., None])
+        return None, None, grad_v, grad_h, grad_sharpness[..., 0] * weight, grad_offset * weight, grad_weight
