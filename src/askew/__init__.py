@@ -1,6 +1,6 @@
 """Distances that need not be symmetric: learn them, and put them to work."""
 
-from askew import checks, divergences, potentials
+from askew import checks, divergences, encoders, potentials
 from askew.divergences import Bregman, Divergence, Embedded, NeuralBregman, make, names
 
 __version__ = "0.1.0"
@@ -12,6 +12,7 @@ __all__ = [
     "NeuralBregman",
     "checks",
     "divergences",
+    "encoders",
     "make",
     "names",
     "potentials",

@@ -212,6 +212,27 @@ def test_all_pairs_against_rows(name: str) -> None:
         assert errors.max() <= 1e-3, f"offset {offset}"
 
 
+@pytest.mark.parametrize("dim", [2, 64])
+@pytest.mark.parametrize("name", [name for name in ALL_PAIRS if name != "exponential"])
+def test_all_pairs_with_outliers(name: str, dim: int) -> None:
+    """A few points far from the others make the terms that cancel large for all."""
+    torch.manual_seed(0)
+    model = make(name, dim).requires_grad_(False)
+    z, u = torch.randn(60, dim), torch.randn(60, dim)
+    u[20:40] = z[20:40] + torch.randn(20, dim) * 10 ** (-4 * torch.rand(20, 1))
+    z[:3], u[:3] = 100 * z[:3], 100 * u[:3]
+    if model.domain == POSITIVE:
+        z, u = z.clamp(-15, 15).exp(), u.clamp(-15, 15).exp()
+    elif model.domain == UNIT_BOX:
+        z, u = z.clamp(-12, 12).sigmoid(), u.clamp(-12, 12).sigmoid()
+    elif model.domain == SIMPLEX:
+        z, u = (z.softmax(-1) + 1e-5).double(), (u.softmax(-1) + 1e-5).double()
+        z, u = (z / z.sum(-1, keepdim=True)).float(), (u / u.sum(-1, keepdim=True)).float()
+    found, wanted = model.pairwise(z, u), model(z[:, None], u[None])
+    assert (found >= 0).all()
+    assert ((found - wanted) / wanted)[wanted > SMALLEST].abs().max() <= 1e-3
+
+
 @pytest.mark.parametrize("kind", ["nbd", "nbd-calibrated", "nbd-paper"])
 def test_all_pairs_of_trained_networks(kind: str) -> None:
     for offset in OFFSETS:

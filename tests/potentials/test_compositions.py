@@ -19,7 +19,8 @@ from askew.potentials.closed_form import (
     PowerNorm,
     Quadratic,
 )
-from askew.potentials.compositions import AffinePrecomposed, Conjugate, Scaled, Sum
+from askew.potentials.compositions import AffinePrecomposed, Scaled, Sum
+from askew.potentials.conjugate import Conjugate
 from askew.potentials.function import FromFunction
 
 DIM = 3

@@ -45,7 +45,15 @@ class MaxOfPieces(Divergence):
         with torch.no_grad():
             return self._pieces(y).argmax(-1)
 
+    def _check_second(self, y: Tensor) -> None:
+        """Raise if y is not finite: some piece is the best even there, so that the result would not show it."""
+        if checks.inspectable(y):
+            total = y.detach().sum().item()
+            if total - total != 0.0:
+                checks.check_finite(y, "y", type(self).__name__)
+
     def _forward(self, x: Tensor, y: Tensor) -> Tensor:
+        self._check_second(y)
         values, best = self._pieces(x), self._best(y)
         shape = torch.broadcast_shapes(values.shape[:-1], best.shape)
         at_x = values.gather(-1, values.detach().argmax(-1, keepdim=True)).squeeze(-1)
@@ -53,6 +61,7 @@ class MaxOfPieces(Divergence):
         return at_x - at_y
 
     def _pairwise(self, x: Tensor, y: Tensor) -> Tensor:
+        self._check_second(y)
         values = self._pieces(x)
         highest = values.gather(-1, values.detach().argmax(-1, keepdim=True))
         return highest - values.index_select(1, self._best(y))
@@ -184,6 +193,7 @@ class DeepDiv(MaxOfPieces):
     def _forward(self, x: Tensor, y: Tensor) -> Tensor:
         if x.shape != y.shape or not torch.is_grad_enabled():
             return super()._forward(x, y)
+        self._check_second(y)
         # Only the two chosen pieces of each row have a gradient: find them without recording all K of
         # them, then compute these two again. Half the time of a backward pass through every piece.
         rows = x.reshape(-1, x.shape[-1])

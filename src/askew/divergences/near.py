@@ -106,5 +106,5 @@ def _where_below(values: Tensor, limit_rows: Tensor, limit_columns: Tensor, buff
 
 def safe_sqrt(x: Tensor) -> Tensor:
     """Return the square root of non-negative numbers with gradient 0, not infinity, at 0."""
-    positive = x > 0
-    return torch.where(positive, torch.where(positive, x, 1.0).sqrt(), 0.0)
+    zero = x <= 0  # false of NaN, which stays
+    return torch.where(zero, 0.0, torch.where(zero, 1.0, x).sqrt())

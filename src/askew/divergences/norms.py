@@ -18,6 +18,8 @@ __all__ = ["ConcaveActivation", "DeepNorm", "Euclidean", "Mahalanobis", "MaxMean
 
 def _squared_distances(x: Tensor, y: Tensor, weight: Tensor | None) -> Tensor:
     """Return ||L(x_i - y_j)||^2 for all pairs, from one matrix product; ``weight`` is L, None the identity."""
+    if x.shape[0] == 0 or y.shape[0] == 0:  # nothing has no mean, and NaN would reach the gradients
+        return x.new_zeros(x.shape[0], y.shape[0])
     # A centre changes no difference, but the smaller the numbers the less the product cancels.
     with torch.no_grad():
         centre = (x.mean(0) + y.mean(0)) / 2

@@ -10,7 +10,8 @@ from askew.potentials.closed_form import (
     PowerNorm,
     Quadratic,
 )
-from askew.potentials.compositions import AffinePrecomposed, Conjugate, Scaled, Sum
+from askew.potentials.compositions import AffinePrecomposed, Scaled, Sum
+from askew.potentials.conjugate import Conjugate
 from askew.potentials.function import ConvexityReport, FromFunction, check_convexity
 from askew.potentials.icnn import ICNN
 

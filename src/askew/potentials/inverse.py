@@ -39,7 +39,7 @@ def newton(
     the point lies in the domain. How much it falls is D(new, old) + <grad phi(old) - g, new - old>, in
     which nothing cancels near the solution. A nearly singular Hessian gets a multiple of the identity.
     It works in float64 whatever the dtype of g, except on ``mps``, which has none. It does not record
-    gradients; :class:`~askew.potentials.compositions.Conjugate` does.
+    gradients; :class:`~askew.potentials.conjugate.Conjugate` does.
 
     Parameters
     ----------

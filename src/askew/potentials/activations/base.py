@@ -1,0 +1,208 @@
+"""What every activation has in common: the contract, the derivatives, the buffers of a kernel."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+
+from askew import checks
+
+__all__ = ["HALF", "ONE", "Activation", "Stage"]
+
+# Constants that the in-place kernels add to; they only run on the CPU.
+ONE = {dtype: torch.ones((), dtype=dtype) for dtype in (torch.float32, torch.float64)}
+HALF = {dtype: one / 2 for dtype, one in ONE.items()}
+
+
+class Stage(NamedTuple):
+    """Buffers that a kernel fills at (b, t): all of one shape, None where the caller has no use for it."""
+
+    value: Tensor | None  # g(b)
+    slope: Tensor | None  # g'(b)
+    residual: Tensor  # d(b, t)
+    bend: Tensor | None  # c(b, t)
+    curvature: Tensor | None  # g''(b)
+    scratch: tuple[Tensor, ...]  # as many as `Activation.buffers`, free to be overwritten
+
+
+class Activation(ABC):
+    """A convex non-decreasing function of one variable."""
+
+    name: str
+    gain: float = 1.0
+    buffers: int = 0
+
+    def value(self, b: Tensor) -> Tensor:
+        """Return g(b)."""
+        return _with_derivative(_Value, self, b)
+
+    def slope(self, b: Tensor) -> Tensor:
+        """Return g'(b)."""
+        return _with_derivative(_Slope, self, b)
+
+    def residual(self, b: Tensor, t: Tensor) -> Tensor:
+        """Return g(b + t) - g(b) - g'(b) t."""
+        return _with_derivative(_Residual, self, b, t)
+
+    def bend(self, b: Tensor, t: Tensor) -> Tensor:
+        """Return g'(b + t) - g'(b)."""
+        return _with_derivative(_Bend, self, b, t)
+
+    def residual_and_bend(self, b: Tensor, t: Tensor) -> tuple[Tensor, Tensor]:
+        """Return both at once, from one pass of the in-place kernel where that is possible."""
+        if checks.transformed():
+            return self.residual(b, t), self.bend(b, t)
+        result: tuple[Tensor, Tensor] = _ResidualAndBend.apply(self, b, t)  # type: ignore[no-untyped-call]
+        return result
+
+    @abstractmethod
+    def curvature(self, b: Tensor) -> Tensor:
+        """Return g''(b)."""
+
+    @abstractmethod
+    def _value(self, b: Tensor) -> Tensor: ...
+
+    @abstractmethod
+    def _slope(self, b: Tensor) -> Tensor: ...
+
+    @abstractmethod
+    def _residual(self, b: Tensor, t: Tensor) -> Tensor: ...
+
+    @abstractmethod
+    def _bend(self, b: Tensor, t: Tensor) -> Tensor: ...
+
+    def kernel(self, b: Tensor, t: Tensor, out: Stage) -> None:
+        """Fill the buffers of `out`; bend and curvature are there both or not at all."""
+        if out.value is not None:
+            out.value.copy_(self._value(b))
+        if out.slope is not None:
+            out.slope.copy_(self._slope(b))
+        out.residual.copy_(self._residual(b, t))
+        if out.bend is not None and out.curvature is not None:
+            out.bend.copy_(self._bend(b, t))
+            out.curvature.copy_(self.curvature(b))
+
+
+def _with_derivative(function: type[_Unit], activation: Activation, *arguments: Tensor) -> Tensor:
+    """Evaluate with the derivative known in closed form instead of the one of the formula.
+
+    Differentiating the formulas works but costs several times as much. Function transforms and exporters,
+    which cannot look inside an autograd function, get the formula.
+    """
+    if torch.compiler.is_exporting() or checks.in_function_transform():
+        return function.formula(activation, *arguments)
+    result: Tensor = function.apply(activation, *arguments)  # type: ignore[no-untyped-call]
+    return result
+
+
+class _Unit(torch.autograd.Function):
+    """An elementwise function of an activation that knows its own derivative."""
+
+    @staticmethod
+    def formula(activation: Activation, *arguments: Tensor) -> Tensor:
+        raise NotImplementedError
+
+
+class _Value(_Unit):
+    @staticmethod
+    def formula(activation: Activation, *arguments: Tensor) -> Tensor:
+        return activation._value(*arguments)
+
+    @staticmethod
+    def forward(ctx: Any, activation: Activation, b: Tensor) -> Tensor:
+        ctx.activation = activation
+        ctx.save_for_backward(b)
+        return activation._value(b)
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor) -> Any:
+        (b,) = ctx.saved_tensors
+        return None, grad * ctx.activation.slope(b)
+
+
+class _Slope(_Unit):
+    @staticmethod
+    def formula(activation: Activation, *arguments: Tensor) -> Tensor:
+        return activation._slope(*arguments)
+
+    @staticmethod
+    def forward(ctx: Any, activation: Activation, b: Tensor) -> Tensor:
+        ctx.activation = activation
+        ctx.save_for_backward(b)
+        return activation._slope(b)
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor) -> Any:
+        (b,) = ctx.saved_tensors
+        return None, grad * ctx.activation.curvature(b)
+
+
+class _Residual(_Unit):
+    @staticmethod
+    def formula(activation: Activation, *arguments: Tensor) -> Tensor:
+        return activation._residual(*arguments)
+
+    @staticmethod
+    def forward(ctx: Any, activation: Activation, b: Tensor, t: Tensor) -> Tensor:
+        ctx.activation = activation
+        ctx.save_for_backward(b, t)
+        if checks.transformed():
+            return activation._residual(b, t)
+        residual = torch.empty_like(t)
+        scratch = t.new_empty(activation.buffers, *t.shape).unbind()
+        activation.kernel(b.expand_as(t), t, Stage(None, None, residual, None, None, scratch))
+        return residual
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor) -> Any:
+        b, t = ctx.saved_tensors
+        bend = ctx.activation.bend(b, t)
+        by_base = (grad * (bend - ctx.activation.curvature(b) * t)).sum_to_size(b.shape)
+        return None, by_base, (grad * bend).sum_to_size(t.shape)
+
+
+class _Bend(_Unit):
+    @staticmethod
+    def formula(activation: Activation, *arguments: Tensor) -> Tensor:
+        return activation._bend(*arguments)
+
+    @staticmethod
+    def forward(ctx: Any, activation: Activation, b: Tensor, t: Tensor) -> Tensor:
+        ctx.activation = activation
+        ctx.save_for_backward(b, t)
+        return activation._bend(b, t)
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor) -> Any:
+        b, t = ctx.saved_tensors
+        end = ctx.activation.curvature(b + t)
+        by_base = (grad * (end - ctx.activation.curvature(b))).sum_to_size(b.shape)
+        return None, by_base, (grad * end).sum_to_size(t.shape)
+
+
+class _ResidualAndBend(torch.autograd.Function):
+    """d(b, t) and c(b, t) together; b may be one row for all rows of t."""
+
+    @staticmethod
+    def forward(ctx: Any, activation: Activation, b: Tensor, t: Tensor) -> tuple[Tensor, Tensor]:
+        residual, bend, curvature, *scratch = t.new_empty(3 + activation.buffers, *t.shape).unbind()
+        activation.kernel(b.expand_as(t), t, Stage(None, None, residual, bend, curvature, tuple(scratch)))
+        # Views of one block would keep all of it alive.
+        residual, bend = residual.clone(), bend.clone()
+        ctx.activation = activation
+        ctx.save_for_backward(b, t, bend)
+        return residual, bend
+
+    @staticmethod
+    def backward(ctx: Any, grad_residual: Tensor, grad_bend: Tensor) -> Any:
+        b, t, bend = ctx.saved_tensors
+        activation = ctx.activation
+        if torch.is_grad_enabled():  # the saved bend is a constant, and would be one in the second derivative
+            bend = activation.bend(b, t)
+        end, start = activation.curvature(b + t), activation.curvature(b)
+        by_step = grad_residual * bend + grad_bend * end
+        by_base = by_step - grad_residual * (start * t) - grad_bend * start
+        return None, by_base.sum_to_size(b.shape), by_step

@@ -1,0 +1,151 @@
+"""The convex conjugate of a potential, whose points are gradients."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from askew import checks
+from askew.potentials.base import InverseGradient, Potential
+from askew.potentials.closed_form import ClosedForm
+from askew.potentials.compositions import Scaled, check_potential
+from askew.potentials.inverse import inverse_hessian, newton, working_dtype
+
+__all__ = ["Conjugate"]
+
+# A row of a conjugate is taken as solved below this times max |g| (plus a little, for g = 0).
+SOLVED = 1e-6
+SOLVED_AT_ZERO = 1e-9
+
+
+class Conjugate(Potential):
+    """The convex conjugate, phi*(g) = max_x <g, x> - phi(x).
+
+    Its gradient is the inverse of grad phi, and D_phi*(u, v) = D_phi(x(v), x(u)) with x(g) = (grad phi)^-1 (g),
+    which is computed by the exact divergence of phi. Closed forms stay formulas and work inside
+    ``torch.compile`` and ``vmap``; for others each call solves a convex problem by Newton's method, so it
+    is slow and only works outside of them. Twice differentiable in g and in the parameters of phi.
+
+    Parameters
+    ----------
+    potential
+        phi, strictly convex or one of the closed forms.
+
+    References
+    ----------
+    Rockafellar, Convex Analysis, 1970, section 26.
+
+    Examples
+    --------
+    >>> from askew.potentials.closed_form import NegativeEntropy
+    >>> phi = NegativeEntropy(2)
+    >>> x, y = torch.tensor([1.0, 2.0]), torch.tensor([2.0, 1.0])
+    >>> Conjugate(phi).divergence(phi.gradient(y), phi.gradient(x)) - phi.divergence(x, y)
+    tensor(0.)
+    """
+
+    def __init__(self, potential: Potential) -> None:
+        super().__init__(check_potential(potential, "Conjugate").dim)
+        self.potential = potential
+        self.domain = potential.dual_domain
+        self.dual_domain = potential.domain
+        self.symmetric = potential.symmetric
+
+    def _value(self, x: Tensor) -> Tensor:
+        return self._value_and_gradient(x)[0]
+
+    def _gradient(self, x: Tensor) -> Tensor:
+        return _invert(self.potential, x)
+
+    def _value_and_gradient(self, x: Tensor) -> tuple[Tensor, Tensor]:
+        point = _invert(self.potential, x)
+        return (x * point).sum(-1) - self.potential._value(point), point
+
+    def _divergence(self, x: Tensor, y: Tensor, h: Tensor) -> Tensor:
+        of_x, of_y = _invert(self.potential, x), _invert(self.potential, y)
+        difference = _invert_difference(self.potential, x, y, h, of_x, of_y)
+        return self.potential._divergence(of_y, of_x, -difference)
+
+    def _gradient_difference(self, x: Tensor, y: Tensor, h: Tensor) -> Tensor:
+        of_x, of_y = _invert(self.potential, x), _invert(self.potential, y)
+        return _invert_difference(self.potential, x, y, h, of_x, of_y)
+
+    def _hessian(self, x: Tensor) -> Tensor:
+        return inverse_hessian(self.potential, _invert(self.potential, x))
+
+    def _inverse_gradient(self, g: Tensor, start: Tensor | None) -> InverseGradient:
+        return InverseGradient(self.potential._gradient(g), g.new_zeros(g.shape[:-1]), 0)
+
+
+# ---------------------------------------------------------------------- differentiable inverse gradients
+
+
+def _invert(potential: Potential, g: Tensor) -> Tensor:
+    """Return the point whose gradient is g, twice differentiable in g and in the parameters."""
+    if isinstance(potential, Conjugate):
+        return potential.potential._gradient(g)
+    if isinstance(potential, Scaled):
+        return _invert(potential.potential, g / potential.factor)
+    if isinstance(potential, ClosedForm):
+        result = potential._inverse_gradient(g, None)
+        if checks.inspectable(g):
+            _check_solved(potential, g, result.residual)
+        return result.point
+    with torch.no_grad():
+        if type(potential)._inverse_gradient is Potential._inverse_gradient:
+            # In float64 the residual shows convergence, and not how coarse the points are.
+            point, residual, _ = newton(potential, g.to(working_dtype(g)))
+        else:
+            point, residual, _ = potential._inverse_gradient(g, None)
+        _check_solved(potential, g, residual)
+        point = point.to(g.dtype)
+    if not torch.is_grad_enabled():
+        return point
+    # A Newton step with the Hessian held fixed is right to one more order each time. Its value is taken
+    # away: the point is as good as it gets, only its derivatives are wanted.
+    inverse = inverse_hessian(potential, point)
+    solution = point
+    for _ in range(2):
+        step = _apply(inverse, potential._gradient(solution) - g)
+        solution = solution - (step - step.detach())
+    return solution
+
+
+def _invert_difference(potential: Potential, u: Tensor, v: Tensor, h: Tensor, of_u: Tensor, of_v: Tensor) -> Tensor:
+    """Return the point of u minus the point of v, exact for near gradients u - v = h."""
+    if isinstance(potential, Conjugate):
+        return potential.potential._gradient_difference(u, v, h)
+    if isinstance(potential, Scaled):
+        factor = potential.factor
+        return _invert_difference(potential.potential, u / factor, v / factor, h / factor, of_u, of_v)
+    if isinstance(potential, ClosedForm):
+        return potential._inverse_difference(u, v, h)
+    # The rounding of two points is large against a small difference. Its gradient difference is known
+    # exactly, which is one equation more: a Newton step for the difference alone.
+    difference = of_u - of_v
+    error = potential._gradient_difference(of_u, of_v, difference) - h
+    refined = difference - _apply(inverse_hessian(potential, of_v), error)
+    near = difference.norm(dim=-1, keepdim=True) <= 1e-2 * of_v.detach().norm(dim=-1, keepdim=True)
+    return torch.where(near, refined, difference)
+
+
+def _check_solved(potential: Potential, g: Tensor, residual: Tensor) -> None:
+    """Raise if a row has not converged, naming the first."""
+    size = g.detach().abs().amax(-1)
+    closed = isinstance(potential, ClosedForm) or type(potential)._inverse_gradient is not Potential._inverse_gradient
+    relative = 64 * torch.finfo(g.dtype).eps ** 0.5 if closed else SOLVED
+    failed = ~(residual.detach() <= relative * size + SOLVED_AT_ZERO)
+    if not bool(failed.any()):
+        return
+    index = tuple(int(i) for i in failed.nonzero()[0])
+    row = f"row {index[0] if len(index) == 1 else index}" if index else "the point"
+    raise ValueError(
+        f"The conjugate of {type(potential).__name__} has no solution of grad phi(x) = g at {row}: the residual is "
+        f"{residual[index].item():.3g} where max |g| is {size[index].item():.3g}. This gradient probably lies outside "
+        f"the range of grad phi. Add a quadratic term, as in potential + 0.01 * Quadratic({potential.dim}), whose "
+        "gradients reach every g, or only ask for gradients that the potential takes."
+    )
+
+
+def _apply(matrices: Tensor, vectors: Tensor) -> Tensor:
+    return (matrices @ vectors.unsqueeze(-1)).squeeze(-1)
