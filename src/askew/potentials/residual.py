@@ -154,11 +154,11 @@ def _propagate(activation: Activation, y: Tensor, h: Tensor, weights: Weights, k
         # The gain comes with the products.
         if states is None:
             pre = y.new_empty(2, n, u.shape[1])
-            pre.view(2 * n, -1).addmm_(rows, u, beta=0, alpha=gain)
+            pre.view(2 * n, u.shape[1]).addmm_(rows, u, beta=0, alpha=gain)
             b, t = pre.unbind()
         else:
             pre = y.new_empty(3, n, u.shape[1])
-            flat, before = pre.view(3 * n, -1), states.view(3 * n, width)
+            flat, before = pre.view(3 * n, u.shape[1]), states.view(3 * n, width)
             upper = flat[: 2 * n]
             upper.addmm_(rows, u, beta=0, alpha=gain).addmm_(before[: 2 * n], weights[2 * i - 1], alpha=gain)
             flat[2 * n :].addmm_(before[2 * n :], weights[2 * i - 1], beta=0, alpha=gain)
@@ -252,7 +252,7 @@ class _Residual(torch.autograd.Function):
             states, partials = stack.pop(), stack.pop()
             grads.append(torch.mm(states.flatten(0, 1).t(), upstream).mul_(scale))
             w = (weights[2 * i - 1] * scale).t().contiguous()
-            upstream = _through_stage(torch.mm(upstream, w).view(3, n, -1), partials, first=i == 1)
+            upstream = _through_stage(torch.mm(upstream, w).view(3, n, w.shape[1]), partials, first=i == 1)
             scale = gain
         grad_y = grad_h = None
         if to_points is not None:
