@@ -89,11 +89,9 @@ def change(
 
 
 def _step(activation: Activation, h: Tensor, rise: Tensor, weights: Weights, i: int) -> Tensor:
-    """Return t of layer i from h and the rise of the layer before."""
-    t = h @ weights[2 * i][:-1]
-    if i:
-        t = t + rise @ weights[2 * i - 1]
-    return t * activation.gain
+    """Return t of layer i from h and the rise of the layer before; the gain comes with the products."""
+    t = (h * activation.gain) @ weights[2 * i][:-1]
+    return t if i == 0 else torch.addmm(t, rise, weights[2 * i - 1], alpha=activation.gain)
 
 
 def _dot(rows: Tensor, weight: Tensor) -> Tensor:

@@ -190,9 +190,12 @@ class Atoms(Term):
 
     def change(self, v: Tensor, h: Tensor) -> tuple[Tensor, Tensor]:
         sharpness, offset, weight = self._scaled()
-        b, t = v[..., None] * sharpness + offset, h[..., None] * sharpness
+        # Points are columns, as in `_SeparableResidual`.
+        b = v.t()[:, None] * sharpness[..., None] + offset[..., None]
+        t = h.t()[:, None] * sharpness[..., None]
         r, bend = self.activation.residual_and_bend(b, t)
-        return (r * weight).sum((-1, -2)), (bend * (weight * sharpness)).sum(-1)
+        difference = torch.bmm((weight * sharpness)[:, None], bend)[:, 0]
+        return weight.flatten() @ r.flatten(0, 1), difference.t()
 
     def hessian(self, v: Tensor) -> Tensor:
         sharpness, offset, weight = self._scaled()

@@ -188,10 +188,9 @@ class _ResidualAndBend(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx: Any, activation: Activation, b: Tensor, t: Tensor) -> tuple[Tensor, Tensor]:
-        residual, bend, curvature, *scratch = t.new_empty(3 + activation.buffers, *t.shape).unbind()
+        residual, bend = torch.empty_like(t), torch.empty_like(t)
+        curvature, *scratch = t.new_empty(1 + activation.buffers, *t.shape).unbind()
         activation.kernel(b.expand_as(t), t, Stage(None, None, residual, bend, curvature, tuple(scratch)))
-        # Views of one block would keep all of it alive.
-        residual, bend = residual.clone(), bend.clone()
         ctx.activation = activation
         ctx.save_for_backward(b, t, bend)
         return residual, bend
@@ -202,7 +201,8 @@ class _ResidualAndBend(torch.autograd.Function):
         activation = ctx.activation
         if torch.is_grad_enabled():  # the saved bend is a constant, and would be one in the second derivative
             bend = activation.bend(b, t)
-        end, start = activation.curvature(b + t), activation.curvature(b)
-        by_step = grad_residual * bend + grad_bend * end
-        by_base = by_step - grad_residual * (start * t) - grad_bend * start
-        return None, by_base.sum_to_size(b.shape), by_step
+        start = activation.curvature(b)
+        by_step = torch.addcmul(grad_residual * bend, grad_bend, activation.curvature(b + t))
+        # d/db is d/dt minus what the derivative of g' at b takes away; sums first, where b is one row for all.
+        lost = (grad_residual * t + grad_bend).sum_to_size(b.shape)
+        return None, by_step.sum_to_size(b.shape) - start * lost, by_step

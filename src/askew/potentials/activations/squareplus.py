@@ -33,7 +33,8 @@ class Squareplus(Activation):
         return self._value(b) * (b * b + 1).rsqrt()
 
     def curvature(self, b: Tensor) -> Tensor:
-        return (b * b + 1).rsqrt() ** 3
+        inverse = (b * b + 1).rsqrt()
+        return inverse * inverse * inverse
 
     def _q(self, b: Tensor, t: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         square = b * b + 1
