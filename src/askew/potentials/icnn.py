@@ -14,7 +14,7 @@ from askew.potentials.terms import Atoms, Network, Quadratic, Term
 __all__ = ["ICNN"]
 
 # Rows that are evaluated at a time where nothing has to be kept for a gradient.
-BLOCK_ROWS = 1024
+BLOCK_ROWS = 2048
 
 
 class ICNN(Potential):
