@@ -49,9 +49,7 @@ CATALOGUE: dict[str, Entry] = {
         Entry("nbd-paper", NeuralBregman.paper, "neural Bregman divergence as in the paper"),
         Entry("deep-div", DeepDiv, "maximum of 50 small networks (Cilingir et al. 2020)"),
         Entry("deep-div-affine", MaxAffine, "maximum of 50 affine functions, learned by gradient"),
-        Entry(
-            "pbdl", MaxAffine, "maximum of affine functions, learned by convex optimisation (Siahkamari et al. 2020)"
-        ),
+        Entry("pbdl", MaxAffine, "maximum of affine functions, the form of PBDL (Siahkamari et al. 2020)"),
         Entry("deepnorm", DeepNorm, "asymmetric norm from a constrained network (Pitis et al. 2020)"),
         Entry("widenorm", WideNorm, "asymmetric norm from many Mahalanobis norms (Pitis et al. 2020)"),
         Entry(
