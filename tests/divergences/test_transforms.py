@@ -186,9 +186,10 @@ def test_compile_to_machine_code(activation: str) -> None:
 
 @pytest.mark.usefixtures("_compiler")
 @by_method
+@pytest.mark.parametrize("activation", ["squareplus", "softplus"])
 @untraced()
-def test_one_compilation_serves_all_batch_sizes(method: str) -> None:
-    divergence = NeuralBregman(DIM, widths=(3,), separable=0).double()
+def test_one_compilation_serves_all_batch_sizes(activation: str, method: str) -> None:
+    divergence = NeuralBregman(DIM, widths=(3,), activation=activation, separable=0).double()
     counter = CompileCounter()
     compiled = torch.compile(getattr(divergence, method), fullgraph=True, dynamic=True, backend=counter)
     for n in (5, 3, 9):

@@ -25,8 +25,13 @@ class Softplus(Activation):
 
     name = "softplus"
     buffers = 6
-    # Where e^a is cut off: far above 1, so that log(1 + e^a) = a, and far below overflow.
-    _far = 60.0
+
+    # Two numbers that are functions: a compiler with dynamic shapes would make a variable of an attribute.
+
+    @staticmethod
+    def _far() -> float:
+        """Return where e^a is cut off: far above 1, so that log(1 + e^a) = a, and far below overflow."""
+        return 60.0
 
     @staticmethod
     def _threshold(dtype: torch.dtype) -> float:
@@ -49,7 +54,7 @@ class Softplus(Activation):
         s = torch.sigmoid(base)
         end = base + step
         # s e^t = (1 - s) e^(base + t): the right side does not overflow before the result does.
-        grown = (1 - s) * torch.exp(end.clamp_max(self._far)) - s
+        grown = (1 - s) * torch.exp(end.clamp_max(self._far())) - s
         growth = torch.where(step > 1, grown, s * torch.expm1(step.clamp_max(1)))
         return sign, step, s, growth, end
 
@@ -57,7 +62,7 @@ class Softplus(Activation):
         _, step, s, growth, end = self._flipped(b, t)
         bend = growth * (1 - s) / (1 + growth)
         near = bend * step * (0.5 - step * (1 - 2 * s - bend) / 12)
-        direct = torch.log1p(growth) - s * step + (end - self._far).clamp_min(0)
+        direct = torch.log1p(growth) - s * step + (end - self._far()).clamp_min(0)
         return torch.where(t.abs() <= self._threshold(b.dtype), near, direct)
 
     def _bend(self, b: Tensor, t: Tensor) -> Tensor:
@@ -71,7 +76,7 @@ class Softplus(Activation):
         one, half = ONE[b.dtype], HALF[b.dtype]
         s0, s1, s2, s3, s4, s5 = out.scratch
         size = torch.abs(t, out=s3)
-        if size.amax().item() > self._far:
+        if size.amax().item() > self._far():
             super().kernel(b, t, out)
             return
         # Masks are floats and selections are lerps: torch.where branches and is ten times slower here.
