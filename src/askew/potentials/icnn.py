@@ -137,12 +137,12 @@ class ICNN(Potential):
 
     def _rows(self, x: Tensor) -> Tensor:
         """Return points as rows in the coordinates of the network."""
-        rows = x.reshape(-1, self.dim)
+        rows = x if x.ndim == 2 else x.reshape(-1, self.dim)
         return (rows - self.shift) * self.inverse_spread if self.calibrated else rows
 
     def _steps(self, h: Tensor) -> Tensor:
         """Return differences as rows in the coordinates of the network; the shift drops out."""
-        rows = h.reshape(-1, self.dim)
+        rows = h if h.ndim == 2 else h.reshape(-1, self.dim)
         return rows * self.inverse_spread if self.calibrated else rows
 
     def _scaled(self, value: Tensor) -> Tensor:
@@ -171,7 +171,8 @@ class ICNN(Potential):
 
     def _divergence(self, x: Tensor, y: Tensor, h: Tensor) -> Tensor:
         base = y if y.shape == h.shape else y.expand(h.shape)
-        return self._scaled(self._sum("divergence", self._rows(base), self._steps(h))).reshape(h.shape[:-1])
+        result = self._scaled(self._sum("divergence", self._rows(base), self._steps(h)))
+        return result if h.ndim == 2 else result.reshape(h.shape[:-1])
 
     def _gradient_difference(self, x: Tensor, y: Tensor, h: Tensor) -> Tensor:
         base = y if y.shape == h.shape else y.expand(h.shape)

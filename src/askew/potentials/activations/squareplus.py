@@ -58,26 +58,26 @@ class Squareplus(Activation):
             return
         one = ONE[b.dtype]
         s0, s1, s2, s3 = out.scratch
-        gradient = out.bend is not None
         base = torch.addcmul(one, b, b, out=s0)  # R(b)^2
+        inverse = torch.rsqrt(base, out=s3)
         end = torch.add(b, t, out=s1)
-        # P in the way that leaves behind what is needed later: R(a)^2 for the derivatives, t^2 without them.
-        if gradient:
-            far = torch.addcmul(one, end, end, out=out.bend)
-            product = torch.mul(far, base, out=s2).sqrt_()
+        # P in the way that leaves behind what is needed later: 1 / R(a) for the derivatives, t^2 without them.
         # M = a b + 1, not R(b)^2 + b t, which cancels for t near -b.
-        middle = torch.addcmul(one, end, b, out=s1)
-        if not gradient:
+        if out.bend is None:
+            middle = torch.addcmul(one, end, b, out=s1)
             squared = torch.mul(t, t, out=out.residual)
             product = torch.addcmul(squared, middle, middle, out=s2).sqrt_()
+        else:
+            far = torch.addcmul(one, end, end, out=out.bend).rsqrt_()
+            product = torch.mul(far, inverse, out=s2).reciprocal_()
+            middle = torch.addcmul(one, end, b, out=s1)
         # Where no unit is far out, P + M and b + R(b) lose a few bits at most and are taken as they are.
         if middle.amin().item() > -64:
             q = torch.add(product, middle, out=middle)
         else:
-            positive = torch.clamp_min(middle, 0, out=s3)
+            positive = torch.clamp_min(middle, 0)
             negative = middle.sub_(positive).neg_().add_(product)  # P + M-
             q = torch.mul(positive, positive).addcmul_(t, t).div_(negative).add_(positive)
-        inverse = torch.rsqrt(base, out=s3)
         if out.slope is not None:
             if b.amin().item() > -8:
                 torch.addcmul(one, b, inverse, out=out.slope)
@@ -93,6 +93,6 @@ class Squareplus(Activation):
             return
         ratio = torch.div(t, q, out=q)
         y = torch.mul(ratio, inverse, out=out.residual)
-        torch.addcmul(y, ratio, far.rsqrt_(), out=out.bend)
+        torch.addcmul(y, ratio, far, out=out.bend)
         torch.mul(inverse, inverse, out=out.curvature).mul_(inverse)
         y.mul_(t)
