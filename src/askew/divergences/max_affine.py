@@ -170,43 +170,70 @@ class DeepDiv(MaxOfPieces):
         self.outer_bias = nn.Parameter(torch.empty(pieces).uniform_(-(hidden**-0.5), hidden**-0.5))
 
     def _pieces(self, x: Tensor) -> Tensor:
+        return self._columns(x).T.reshape(*x.shape[:-1], self.pieces)
+
+    def _best(self, y: Tensor) -> Tensor:
+        with torch.no_grad():
+            # Ties between networks do not matter; `max` is faster along the first dimension than `argmax`.
+            return self._columns(y).max(0).indices.reshape(y.shape[:-1])
+
+    def _columns(self, x: Tensor) -> Tensor:
+        """Return the values of all pieces with points as columns, ``(..., dim) -> (K, n)``."""
         rows = x.reshape(-1, x.shape[-1])
-        whole = torch.is_grad_enabled() or checks.transformed()
-        values = self._values(rows) if whole else self._values_in_blocks(rows)
-        return values.T.reshape(*x.shape[:-1], self.pieces)
-
-    def _values(self, rows: Tensor, units: Tensor | None = None) -> Tensor:
-        """Return the values of all pieces at ``(n, dim)``, as ``(K, n)``; the hidden layer goes to ``units``."""
-        # Points are columns: the hidden layer is one product, and the sum over it K contiguous ones.
-        weight, bias = self.inner_weight.flatten(0, 1), self.inner_bias.reshape(-1, 1)
-        units = torch.addmm(bias, weight, rows.T, out=units).relu_().view(self.pieces, self.hidden, -1)
-        return torch.bmm(self.outer_weight[:, None], units)[:, 0] + self.outer_bias[:, None]
-
-    def _values_in_blocks(self, rows: Tensor) -> Tensor:
-        """Return the same where no gradient is recorded, with one hidden layer for all blocks of rows."""
+        if torch.is_grad_enabled() or checks.transformed():
+            return self._values(rows)
+        # Where no gradient is recorded, one hidden layer serves all blocks of rows.
         width = self.pieces * self.hidden
         size = min(max(1, BLOCK_ELEMENTS // width), max(1, rows.shape[0]))
         memory = rows.new_empty(width * size)
         blocks = rows.split(size)
         return torch.cat([self._values(b, memory[: width * b.shape[0]].view(width, -1)) for b in blocks], 1)
 
+    def _values(self, rows: Tensor, units: Tensor | None = None) -> Tensor:
+        """Return the values of all pieces at ``(n, dim)``, as ``(K, n)``; the hidden layer goes to ``units``."""
+        # Points are columns: the hidden layer is one product, and the sum over it K contiguous ones. The bias is
+        # a column of the weights, because adding it to the product would be one more pass over all units.
+        weight = torch.cat([self.inner_weight.flatten(0, 1), self.inner_bias.reshape(-1, 1)], 1)
+        points = functional.pad(rows, (0, 1), value=1.0)
+        units = torch.mm(weight, points.T, out=units).relu_().view(self.pieces, self.hidden, -1)
+        return torch.bmm(self.outer_weight[:, None], units)[:, 0] + self.outer_bias[:, None]
+
     def _forward(self, x: Tensor, y: Tensor) -> Tensor:
-        if x.shape != y.shape or not torch.is_grad_enabled():
+        if x.shape != y.shape:
             return super()._forward(x, y)
         self._check_second(y)
+        rows = x.reshape(-1, x.shape[-1])
+        if not torch.is_grad_enabled():
+            at_x = self._columns(rows)
+            return (at_x.amax(0) - at_x.gather(0, self._best(y).reshape(1, -1))[0]).reshape(x.shape[:-1])
         # Only the two chosen pieces of each row have a gradient: find them without recording all K of
         # them, then compute these two again. Half the time of a backward pass through every piece.
-        rows = x.reshape(-1, x.shape[-1])
         best = self._best(torch.cat([rows, y.reshape(-1, x.shape[-1])]))
-        weight = self.inner_weight.transpose(1, 2).flatten(1).index_select(0, best)
-        weight = weight.view(-1, x.shape[-1], self.hidden)
-        units = torch.bmm(rows.repeat(2, 1)[:, None], weight)[:, 0]
+        at_x, at_y = self._chosen(rows, best).view(2, -1)
+        same = best[: rows.shape[0]] == best[rows.shape[0] :]
+        # Rounding in the second computation may turn a near tie around.
+        result: Tensor = (at_x - at_y).relu().masked_fill(same, 0)
+        return result.reshape(x.shape[:-1])
+
+    def _chosen(self, rows: Tensor, best: Tensor) -> Tensor:
+        """Return the values of piece ``best[i]`` at row ``i % n``, ``(n, dim), (2 n,) -> (2 n,)``."""
+        if checks.inspectable(best):
+            # Rows of one piece together are one small product; a product for each row takes three times as long.
+            order = best.argsort()
+            best = best[order]
+            parts = rows.index_select(0, order % rows.shape[0]).split(best.bincount(minlength=self.pieces).tolist())
+            products = [p @ w.T for p, w in zip(parts, self.inner_weight.unbind(), strict=True) if p.shape[0]]
+            units = torch.cat(products) if products else rows.new_zeros(0, self.hidden)
+        else:
+            order = None
+            weight = self.inner_weight.transpose(1, 2).flatten(1).index_select(0, best)
+            weight = weight.view(-1, self.inner_weight.shape[-1], self.hidden)
+            units = torch.bmm(rows.repeat(2, 1)[:, None], weight)[:, 0]
         units = (units + self.inner_bias.index_select(0, best)).relu()
         values = (units * self.outer_weight.index_select(0, best)).sum(-1) + self.outer_bias.index_select(0, best)
-        at_x, at_y = values.view(2, *x.shape[:-1])
-        # Rounding in the second computation may turn a near tie around.
-        result: Tensor = (at_x - at_y).relu()
-        return result
+        if order is None:
+            return values
+        return values.new_zeros(values.shape).index_copy(0, order, values)
 
     def extra_repr(self) -> str:
         """Show sizes and promises."""
