@@ -13,6 +13,7 @@ import importlib
 import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from numbers import Integral
 from types import ModuleType
 
 import torch
@@ -89,9 +90,10 @@ def inspectable(*tensors: Tensor) -> bool:
 
 def check_size(value: object, what: str) -> int:
     """Return ``value`` if it is a positive integer."""
-    if isinstance(value, bool) or not isinstance(value, int) or value < 1:
+    # Integral takes the integers of numpy too.
+    if isinstance(value, bool) or not isinstance(value, Integral) or value < 1:
         raise ValueError(problem(what, "a positive integer", repr(value)))
-    return value
+    return int(value)
 
 
 def check_widths(widths: Sequence[int], what: str) -> tuple[int, ...]:
@@ -128,6 +130,9 @@ def check_points(x: object, dim: int | None, name: str, owner: str, dtype: torch
     if x.dtype not in DTYPES:
         mend = "Convert it with .float()."
         raise TypeError(problem(f"{name} of {owner}", "float32, float64 or bfloat16", x.dtype, mend))
+    if dtype is not None and dtype not in DTYPES:
+        mend = "Convert the module with .float()."
+        raise TypeError(problem(f"the parameters of {owner}", "float32, float64 or bfloat16", dtype, mend))
     if dtype is not None and x.dtype != dtype:
         mend = f"Convert the points with .to({dtype}) or the module with .to({x.dtype})."
         raise TypeError(problem(f"{name} of {owner}", f"{dtype} like its parameters", x.dtype, mend))

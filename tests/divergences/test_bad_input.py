@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable
 
+import numpy as np
 import pytest
 import torch
 from torch import Tensor, nn
@@ -503,3 +504,32 @@ def test_a_divergence_behind_an_encoder_names_what_is_wrong() -> None:
     model = Embedded(nn.Linear(7, DIM), make("nbd"))
     with pytest.raises(ValueError, match=r"x of NeuralBregman must be finite\. Got x\[1, 0\] = nan"):
         model.pairwise(bad, torch.randn(3, 7))
+
+
+@pytest.mark.parametrize(
+    ("targets", "message"),
+    [
+        (torch.tensor([1.0, float("nan")]), r"targets of ICNN\.calibrate must be finite\. Got targets\[1\] = nan"),
+        (
+            torch.tensor([1.0, -2.0]),
+            r"must be non-negative, as the values of a divergence are\. Got a smallest one of -2",
+        ),
+        (torch.ones(3), r"must be of shape \(2,\), one for each pair\. Got \(3,\)"),
+    ],
+)
+def test_targets_that_no_divergence_has(targets: torch.Tensor, message: str) -> None:
+    divergence = askew.NeuralBregman(2, widths=(4,))
+    with pytest.raises(ValueError, match=message):
+        divergence.calibrate(torch.randn(2, 2), torch.randn(2, 2), targets)
+
+
+def test_half_parameters_are_named_and_not_suggested() -> None:
+    divergence = askew.NeuralBregman(2, widths=(4,)).half()
+    with pytest.raises(
+        TypeError, match=r"parameters of NeuralBregman must be float32.*Convert the module with \.float"
+    ):
+        divergence(torch.randn(3, 2), torch.randn(3, 2))
+
+
+def test_integers_of_numpy_are_integers() -> None:
+    assert askew.NeuralBregman(np.int64(3)).dim == 3

@@ -115,6 +115,15 @@ class ICNN(Potential):
         checks.check_finite(y, "y", "ICNN.calibrate")
         if x.shape[0] == 0:
             raise ValueError(checks.problem("x of ICNN.calibrate", "at least one point", tuple(x.shape)))
+        if targets is not None:
+            checks.check_finite(targets, "targets", "ICNN.calibrate")
+            if targets.shape != x.shape[:-1]:
+                must = f"of shape {tuple(x.shape[:-1])}, one for each pair"
+                raise ValueError(checks.problem("targets of ICNN.calibrate", must, tuple(targets.shape)))
+            if bool((targets < 0).any()):
+                must = "non-negative, as the values of a divergence are"
+                got = f"a smallest one of {targets.min().item():g}"
+                raise ValueError(checks.problem("targets of ICNN.calibrate", must, got))
         pooled = torch.cat([x.reshape(-1, self.dim), y.reshape(-1, self.dim)]).double()
         spread = pooled.std(0, correction=0)
         # A feature that does not vary has no scale of its own; rounding may leave a trace of one.
