@@ -72,11 +72,11 @@ class Squareplus(Activation):
             product = torch.mul(far, inverse, out=s2).reciprocal_()
             middle = torch.addcmul(one, end, b, out=s1)
         # Where no unit is far out, P + M and b + R(b) lose a few bits at most and are taken as they are.
-        if middle.amin().item() > -64:
+        if middle.amin().item() > -256:
             q = torch.add(product, middle, out=middle)
         else:
             positive = torch.clamp_min(middle, 0)
-            negative = middle.sub_(positive).neg_().add_(product)  # P + M-
+            negative = torch.sub(positive, middle, out=middle).add_(product)  # P + M-
             q = torch.mul(positive, positive).addcmul_(t, t).div_(negative).add_(positive)
         if out.slope is not None:
             if b.amin().item() > -8:
