@@ -207,7 +207,7 @@ class DeepDiv(MaxOfPieces):
             at_x = self._columns(rows)
             return (at_x.amax(0) - at_x.gather(0, self._best(y).reshape(1, -1))[0]).reshape(x.shape[:-1])
         # Only the two chosen pieces of each row have a gradient: find them without recording all K of
-        # them, then compute these two again. Half the time of a backward pass through every piece.
+        # them, then compute these two again. A backward pass through every piece would be mostly zeros.
         best = self._best(torch.cat([rows, y.reshape(-1, x.shape[-1])]))
         at_x, at_y = self._chosen(rows, best).view(2, -1)
         same = best[: rows.shape[0]] == best[rows.shape[0] :]
@@ -218,7 +218,7 @@ class DeepDiv(MaxOfPieces):
     def _chosen(self, rows: Tensor, best: Tensor) -> Tensor:
         """Return the values of piece ``best[i]`` at row ``i % n``, ``(n, dim), (2 n,) -> (2 n,)``."""
         if checks.inspectable(best):
-            # Rows of one piece together are one small product; a product for each row takes three times as long.
+            # Rows of one piece together are one small product; a product for each row takes longer.
             order = best.argsort()
             best = best[order]
             parts = rows.index_select(0, order % rows.shape[0]).split(best.bincount(minlength=self.pieces).tolist())

@@ -79,7 +79,7 @@ class Softplus(Activation):
         if size.amax().item() > self._far():
             super().kernel(b, t, out)
             return
-        # Masks are floats and selections are lerps: torch.where branches and is ten times slower here.
+        # Masks are floats and selections are lerps: torch.where branches and is far slower here.
         far = size.gt_(self._threshold(b.dtype))
         positive = torch.gt(b, 0, out=s0)
         sign = torch.add(one, positive, alpha=-2, out=s4)
