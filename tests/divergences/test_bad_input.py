@@ -533,3 +533,8 @@ def test_half_parameters_are_named_and_not_suggested() -> None:
 
 def test_integers_of_numpy_are_integers() -> None:
     assert askew.NeuralBregman(np.int64(3)).dim == 3
+
+
+def test_autocast_does_not_let_integers_in() -> None:
+    with torch.autocast("cpu", dtype=torch.bfloat16), pytest.raises(TypeError, match=r"Got torch\.int64 instead"):
+        askew.NeuralBregman(2, widths=(4,))(torch.ones(3, 2, dtype=torch.int64), torch.ones(3, 2))

@@ -119,10 +119,11 @@ class Divergence(nn.Module, ABC):
         Encoders run in the lower precision of autocast. A divergence is too cheap to gain from it and
         too exact to lose by it.
         """
-        if isinstance(x, Tensor) and isinstance(y, Tensor) and checks.autocasting(x):
-            dtype = self.dtype or torch.float32
-            return x.to(dtype), y.to(dtype)
-        return x, y
+        if not (isinstance(x, Tensor) and isinstance(y, Tensor) and checks.autocasting(x)):
+            return x, y
+        dtype = self.dtype or torch.float32
+        # Integers and complex numbers stay what they are, for the check to refuse.
+        return x.to(dtype) if x.is_floating_point() else x, y.to(dtype) if y.is_floating_point() else y
 
     def _evaluate(self, hook: str, x: Tensor, y: Tensor) -> Tensor:
         """Call a hook in a precision that is fit for it, then look for NaN where that is cheap."""
