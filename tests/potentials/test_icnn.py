@@ -13,7 +13,7 @@ from torch import Tensor
 from torch.autograd import gradcheck, gradgradcheck
 
 from askew.divergences import NeuralBregman
-from askew.potentials import ICNN
+from askew.potentials import ICNN, residual
 from askew.potentials.activations import ACTIVATIONS
 from askew.potentials.terms import NONNEGATIVE
 
@@ -497,3 +497,20 @@ def test_weights_of_a_fresh_network_average(nonnegative: str) -> None:
 def test_options_that_do_not_exist(options: dict[str, object], text: str) -> None:
     with pytest.raises(ValueError, match=text):
         ICNN(DIM, **options)  # type: ignore[arg-type]
+
+
+def test_value_and_gradient_come_from_one_pass(monkeypatch: pytest.MonkeyPatch) -> None:
+    passes = []
+    original = residual.base_point
+
+    def counted(*arguments: object) -> object:
+        passes.append(arguments)
+        return original(*arguments)
+
+    monkeypatch.setattr(residual, "base_point", counted)
+    phi = ICNN(DIM, widths=(6, 5)).double()
+    x = normals(7, DIM)
+    value, gradient = phi.value_and_gradient(x)
+    assert len(passes) == 1
+    assert torch.equal(value, phi(x))
+    assert torch.equal(gradient, phi.gradient(x))

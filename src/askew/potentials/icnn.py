@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 import torch
 from torch import Tensor, nn
@@ -124,7 +124,8 @@ class ICNN(Potential):
                 must = "non-negative, as the values of a divergence are"
                 got = f"a smallest one of {targets.min().item():g}"
                 raise ValueError(checks.problem("targets of ICNN.calibrate", must, got))
-        pooled = torch.cat([x.reshape(-1, self.dim), y.reshape(-1, self.dim)]).double()
+        # In float64 on the host, because not every device has float64.
+        pooled = torch.cat([x.reshape(-1, self.dim), y.reshape(-1, self.dim)]).cpu().double()
         spread = pooled.std(0, correction=0)
         # A feature that does not vary has no scale of its own; rounding may leave a trace of one.
         constant = spread <= 1e-7 * pooled.abs().amax(0)
@@ -135,7 +136,7 @@ class ICNN(Potential):
         if targets is None:
             size, wanted = found[found > 0].median() if bool((found > 0).any()) else found.new_zeros(()), 1.0
         else:
-            size, wanted = found.mean(), float(targets.double().mean())
+            size, wanted = found.mean(), float(targets.cpu().double().mean())
         if float(size) > 0 and wanted > 0:
             self.output_scale.fill_(wanted / float(size))
 
@@ -178,6 +179,10 @@ class ICNN(Potential):
         gradient = self._scaled(self._sum("gradient", self._rows(x)))
         return (gradient * self.inverse_spread if self.calibrated else gradient).reshape(x.shape)
 
+    def _value_and_gradient(self, x: Tensor) -> tuple[Tensor, Tensor]:
+        value, gradient = self._totals(term.value_and_gradient(self._rows(x)) for term in self._terms())
+        return value.reshape(x.shape[:-1]), gradient.reshape(x.shape)
+
     def _divergence(self, x: Tensor, y: Tensor, h: Tensor) -> Tensor:
         base = y if y.shape == h.shape else y.expand(h.shape)
         result = self._scaled(self._sum("divergence", self._rows(base), self._steps(h)))
@@ -198,12 +203,16 @@ class ICNN(Potential):
         return self._scaled(self._sum("divergence", self._rows(centre), self._steps(points - centre)))
 
     def _change(self, v: Tensor, h: Tensor) -> tuple[Tensor, Tensor]:
-        parts: list[tuple[Tensor, Tensor]] = [term.change(v, h) for term in self._terms()]
-        divergence, gradient = parts[0]
-        for part in parts[1:]:
-            divergence, gradient = divergence + part[0], gradient + part[1]
-        divergence, gradient = self._scaled(divergence), self._scaled(gradient)
-        return divergence, gradient * self.inverse_spread if self.calibrated else gradient
+        return self._totals(term.change(v, h) for term in self._terms())
+
+    def _totals(self, parts: Iterable[tuple[Tensor, Tensor]]) -> tuple[Tensor, Tensor]:
+        """Return the sums of values and of gradients over the terms, scaled to the coordinates of the points."""
+        values, gradients = zip(*parts, strict=True)
+        value, gradient = values[0], gradients[0]
+        for other_value, other_gradient in zip(values[1:], gradients[1:], strict=True):
+            value, gradient = value + other_value, gradient + other_gradient
+        value, gradient = self._scaled(value), self._scaled(gradient)
+        return value, gradient * self.inverse_spread if self.calibrated else gradient
 
     def _hessian(self, x: Tensor) -> Tensor:
         hessian = self._scaled(self._sum("hessian", self._rows(x)))

@@ -44,6 +44,10 @@ class Term(nn.Module, ABC):
     def gradient(self, v: Tensor) -> Tensor:
         """Return the gradient, ``(n, dim)``."""
 
+    def value_and_gradient(self, v: Tensor) -> tuple[Tensor, Tensor]:
+        """Return both; those who can share work between them say how."""
+        return self.value(v), self.gradient(v)
+
     @abstractmethod
     def divergence(self, v: Tensor, h: Tensor) -> Tensor:
         """Return the divergence of v + h from v, ``(n,)``."""
@@ -95,9 +99,12 @@ class Network(Term):
         return residual.base_point(self.activation, v, self.weights())[0]
 
     def gradient(self, v: Tensor) -> Tensor:
+        return self.value_and_gradient(v)[1]
+
+    def value_and_gradient(self, v: Tensor) -> tuple[Tensor, Tensor]:
         weights = self.weights()
-        _, bases, adjoints = residual.base_point(self.activation, v, weights)
-        return residual.gradient(self.activation, bases, adjoints, weights)
+        value, bases, adjoints = residual.base_point(self.activation, v, weights)
+        return value, residual.gradient(self.activation, bases, adjoints, weights)
 
     def divergence(self, v: Tensor, h: Tensor) -> Tensor:
         return residual.residual(self.activation, v, h, self.weights())

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import torch
@@ -37,19 +38,19 @@ class Activation(ABC):
 
     def value(self, b: Tensor) -> Tensor:
         """Return g(b)."""
-        return _with_derivative(_Value, self, b)
+        return _with_derivative(_Value, self._value, self, b)
 
     def slope(self, b: Tensor) -> Tensor:
         """Return g'(b)."""
-        return _with_derivative(_Slope, self, b)
+        return _with_derivative(_Slope, self._slope, self, b)
 
     def residual(self, b: Tensor, t: Tensor) -> Tensor:
         """Return g(b + t) - g(b) - g'(b) t."""
-        return _with_derivative(_Residual, self, b, t)
+        return _with_derivative(_Residual, self._residual, self, b, t)
 
     def bend(self, b: Tensor, t: Tensor) -> Tensor:
         """Return g'(b + t) - g'(b)."""
-        return _with_derivative(_Bend, self, b, t)
+        return _with_derivative(_Bend, self._bend, self, b, t)
 
     def residual_and_bend(self, b: Tensor, t: Tensor) -> tuple[Tensor, Tensor]:
         """Return both at once, from one pass of the in-place kernel where that is possible."""
@@ -86,31 +87,24 @@ class Activation(ABC):
             out.curvature.copy_(self.curvature(b))
 
 
-def _with_derivative(function: type[_Unit], activation: Activation, *arguments: Tensor) -> Tensor:
-    """Evaluate with the derivative known in closed form instead of the one of the formula.
+def _with_derivative(
+    function: type[torch.autograd.Function],
+    formula: Callable[..., Tensor],
+    activation: Activation,
+    *arguments: Tensor,
+) -> Tensor:
+    """Evaluate a formula by a function that knows its derivative in closed form.
 
-    Differentiating the formulas works but costs several times as much. Function transforms and exporters,
-    which cannot look inside an autograd function, get the formula.
+    Differentiating the formulas works but costs more. Function transforms and exporters, which cannot
+    look inside an autograd function, get the formula.
     """
     if torch.compiler.is_exporting() or checks.in_function_transform():
-        return function.formula(activation, *arguments)
-    result: Tensor = function.apply(activation, *arguments)  # type: ignore[no-untyped-call]
+        return formula(*arguments)
+    result: Tensor = function.apply(activation, *arguments)
     return result
 
 
-class _Unit(torch.autograd.Function):
-    """An elementwise function of an activation that knows its own derivative."""
-
-    @staticmethod
-    def formula(activation: Activation, *arguments: Tensor) -> Tensor:
-        raise NotImplementedError
-
-
-class _Value(_Unit):
-    @staticmethod
-    def formula(activation: Activation, *arguments: Tensor) -> Tensor:
-        return activation._value(*arguments)
-
+class _Value(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, activation: Activation, b: Tensor) -> Tensor:
         ctx.activation = activation
@@ -123,11 +117,7 @@ class _Value(_Unit):
         return None, grad * ctx.activation.slope(b)
 
 
-class _Slope(_Unit):
-    @staticmethod
-    def formula(activation: Activation, *arguments: Tensor) -> Tensor:
-        return activation._slope(*arguments)
-
+class _Slope(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, activation: Activation, b: Tensor) -> Tensor:
         ctx.activation = activation
@@ -140,11 +130,7 @@ class _Slope(_Unit):
         return None, grad * ctx.activation.curvature(b)
 
 
-class _Residual(_Unit):
-    @staticmethod
-    def formula(activation: Activation, *arguments: Tensor) -> Tensor:
-        return activation._residual(*arguments)
-
+class _Residual(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, activation: Activation, b: Tensor, t: Tensor) -> Tensor:
         ctx.activation = activation
@@ -164,11 +150,7 @@ class _Residual(_Unit):
         return None, by_base, (grad * bend).sum_to_size(t.shape)
 
 
-class _Bend(_Unit):
-    @staticmethod
-    def formula(activation: Activation, *arguments: Tensor) -> Tensor:
-        return activation._bend(*arguments)
-
+class _Bend(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, activation: Activation, b: Tensor, t: Tensor) -> Tensor:
         ctx.activation = activation
