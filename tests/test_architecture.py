@@ -15,11 +15,14 @@ ROOT = Path(askew.__file__).parent
 # Data flows down this list; a module imports only from those above it or from its own package.
 ORDER = (
     "checks",
+    "storage",
+    "recipes",
     "potentials",
     "divergences",
     "encoders",
     "losses",
     "training",
+    "pbdl",
     "scores",
     "search",
     "clustering",

@@ -10,9 +10,9 @@ from pathlib import Path
 
 import pytest
 import torch
+from safetensors.torch import save_file
 from torch import Tensor, nn
 
-from askew import checks
 from askew.encoders import (
     IMAGENET_MEAN,
     IMAGENET_STD,
@@ -253,24 +253,13 @@ def test_load_weights_of_common_forms(tmp_path: Path, wrapped: bool, prefix: str
 
 
 def test_load_weights_from_safetensors(tmp_path: Path) -> None:
-    safetensors = pytest.importorskip("safetensors.torch")
     source, target = MLP(4, 2), MLP(4, 2)
-    safetensors.save_file(source.state_dict(), tmp_path / "w.safetensors")
+    save_file(source.state_dict(), tmp_path / "w.safetensors")
     load_weights(target, str(tmp_path / "w.safetensors"))
     assert same(source, target)
     (tmp_path / "bad.safetensors").write_bytes(b"not weights at all")
     with pytest.raises(ValueError, match=r"bad.safetensors' must be a weight file"):
         load_weights(target, tmp_path / "bad.safetensors")
-
-
-def test_safetensors_says_how_to_install_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def absent(module: str) -> None:
-        raise ImportError(module)
-
-    monkeypatch.setattr(checks.importlib, "import_module", absent)
-    (tmp_path / "w.safetensors").touch()
-    with pytest.raises(ImportError, match=r'pip install "askew\[safetensors\]"'):
-        load_weights(MLP(4, 2), tmp_path / "w.safetensors")
 
 
 def test_load_weights_leaves_out_a_head_of_another_size(tmp_path: Path) -> None:

@@ -12,6 +12,7 @@ from torch.utils.checkpoint import checkpoint
 
 from askew import checks
 from askew.checks import REAL, Domain
+from askew.recipes import Rebuildable
 
 __all__ = ["Divergence"]
 
@@ -19,7 +20,7 @@ __all__ = ["Divergence"]
 BLOCK_ELEMENTS = 1 << 22
 
 
-class Divergence(nn.Module, ABC):
+class Divergence(Rebuildable, ABC):
     """A non-negative function D(x, y) of two points, zero at x = y, not necessarily symmetric.
 
     A member of the family writes one hook, ``_forward``, and sets its promises; a second hook,

@@ -5,6 +5,7 @@ the residual networks of He et al., and :func:`load_weights` reads their weights
 """
 
 from askew.encoders.resnets import IMAGENET_MEAN, IMAGENET_STD, ResNet18, ResNet20
+from askew.encoders.scaling import Standardize
 from askew.encoders.simple import MLP, Identity, Linear, SmallCNN
 from askew.encoders.weights import LoadedWeights, load_weights
 
@@ -18,5 +19,6 @@ __all__ = [
     "ResNet18",
     "ResNet20",
     "SmallCNN",
+    "Standardize",
     "load_weights",
 ]

@@ -7,6 +7,7 @@ from torch.nn import functional
 
 from askew import checks
 from askew.encoders.simple import check_images
+from askew.recipes import Rebuildable
 
 __all__ = ["IMAGENET_MEAN", "IMAGENET_STD", "ResNet18", "ResNet20"]
 
@@ -15,7 +16,7 @@ IMAGENET_MEAN = (0.485, 0.456, 0.406)
 IMAGENET_STD = (0.229, 0.224, 0.225)
 
 
-class ResNet20(nn.Module):
+class ResNet20(Rebuildable):
     r"""The residual network of 20 layers for CIFAR images, 16-32-64 channels, 64 features.
 
     Each block is x -> relu(s(x) + F(x)) with two 3 x 3 convolutions F; where the size changes, the shortcut s
@@ -63,7 +64,7 @@ class ResNet20(nn.Module):
         return x if self.linear is None else self.linear(x)
 
 
-class ResNet18(nn.Module):
+class ResNet18(Rebuildable):
     r"""The residual network of 18 layers for ImageNet photographs, 64-128-256-512 channels, 512 features.
 
     Each block is x -> relu(s(x) + F(x)) with two 3 x 3 convolutions F; where the size changes, the shortcut s

@@ -10,11 +10,12 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from askew import checks
+from askew.recipes import Rebuildable
 
 __all__ = ["MLP", "Identity", "Linear", "SmallCNN", "check_images"]
 
 
-class Identity(nn.Module):
+class Identity(Rebuildable):
     r"""The points themselves, f(x) = x.
 
     Use it where a function asks for an encoder and the features are already the right ones. It has no
@@ -42,7 +43,7 @@ class Identity(nn.Module):
         return checks.check_points(x, self.out, "x", "Identity")
 
 
-class Linear(nn.Linear):
+class Linear(nn.Linear, Rebuildable):
     r"""One affine layer, f(x) = A x + b.
 
     Use it to reduce or mix features before a divergence that is expensive in ``dim``. Before a squared
@@ -74,7 +75,7 @@ class Linear(nn.Linear):
         return super().forward(x)
 
 
-class MLP(nn.Module):
+class MLP(Rebuildable):
     r"""A multilayer perceptron with ReLU, f(x) = A_L relu(... relu(A_1 x + b_1) ...) + b_L.
 
     Use it on rows of a table or on fixed embeddings. On images, :class:`SmallCNN` needs fewer examples.
@@ -113,7 +114,7 @@ class MLP(nn.Module):
         return result
 
 
-class SmallCNN(nn.Module):
+class SmallCNN(Rebuildable):
     r"""Convolutions of 3 x 3, each followed by ReLU and a 2 x 2 max-pool, then two linear layers.
 
     Use it for small images that are learned from scratch. For photographs of natural size, start from

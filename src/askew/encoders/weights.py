@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 import torch
+from safetensors.torch import load_file
 from torch import Tensor, nn
 
 from askew import checks
@@ -115,12 +116,9 @@ def _read_weights(path: Path) -> dict[str, Tensor]:
     """Return the named tensors of a file."""
     if not path.is_file():
         raise FileNotFoundError(checks.problem("path of load_weights", "a file", repr(str(path))))
-    safetensors = None
-    if path.suffix == ".safetensors":
-        safetensors = checks.optional_import("safetensors.torch", "safetensors", "Reading a .safetensors file")
     try:
-        if safetensors is not None:
-            content = safetensors.load_file(path)
+        if path.suffix == ".safetensors":
+            content: object = load_file(path)
         else:
             content = torch.load(path, map_location="cpu", weights_only=True)
     except OSError:

@@ -6,10 +6,11 @@ from abc import ABC, abstractmethod
 from typing import NamedTuple
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from askew import checks
 from askew.checks import REAL, Domain
+from askew.recipes import Rebuildable
 
 __all__ = ["InverseGradient", "Potential"]
 
@@ -32,7 +33,7 @@ class InverseGradient(NamedTuple):
     iterations: int
 
 
-class Potential(nn.Module, ABC):
+class Potential(Rebuildable, ABC):
     """A convex function phi on a convex domain, the generator of a Bregman divergence.
 
     A member writes ``_value``, ``_gradient`` and ``_divergence``. The last one gets x, y and the

@@ -1,0 +1,8 @@
+"""Learners with the interface of scikit-learn."""
+
+from askew.estimators.labels import DivergenceLearner
+from askew.estimators.neighbors import DivergenceNeighborsClassifier
+from askew.estimators.pairs import PairRegressor
+from askew.estimators.triplets import TripletLearner
+
+__all__ = ["DivergenceLearner", "DivergenceNeighborsClassifier", "PairRegressor", "TripletLearner"]

@@ -1,0 +1,307 @@
+"""What all learners share: the model they make, and what it can do once it is learned."""
+
+from __future__ import annotations
+
+import copy
+import logging
+from typing import Any, ClassVar
+
+import numpy as np
+import torch
+from numpy.typing import ArrayLike, NDArray
+from sklearn.base import BaseEstimator
+from sklearn.utils import check_random_state
+from sklearn.utils.validation import check_array, check_is_fitted, validate_data
+from torch import Tensor, nn
+
+from askew import checks
+from askew.checks import REAL
+from askew.divergences import CATALOGUE, Divergence, Embedded, make
+from askew.encoders import MLP, Standardize
+from askew.estimators.plans import Plan
+from askew.training import History, fit
+
+__all__ = ["BaseLearner", "distinct_rows"]
+
+logger = logging.getLogger("askew")
+
+# Entries of the largest block of divergences that is made at a time.
+BLOCK_ENTRIES = 1 << 24
+ENCODERS = ("auto", "mlp")
+# Features of the images under the encoder "mlp".
+IMAGE_FEATURES = 16
+
+Floats = NDArray[np.float64]
+
+
+class BaseLearner(BaseEstimator):  # type: ignore[misc]
+    """A divergence that is learned from a table, with scaling and, where it helps, an encoder in front of it.
+
+    Attributes
+    ----------
+    divergence_ : Divergence
+        The learned divergence between images of points, as :meth:`transform` returns them.
+    encoder_ : torch.nn.Module
+        What maps points to their images: the scaling, and the encoder if there is one.
+    choice_ : str
+        In words, what was learned: with or without an encoder, and why.
+    history_ : History
+        The course of the training.
+    items_ : array
+        Images of the points that were learned from, among which :meth:`kneighbors` searches.
+    """
+
+    # What askew.save keeps of a fitted learner.
+    _saved: ClassVar[tuple[str, ...]] = (
+        "divergence_",
+        "encoder_",
+        "choice_",
+        "history_",
+        "items_",
+        "n_features_in_",
+        "feature_names_in_",
+    )
+
+    divergence: str | Divergence
+    encoder: str | nn.Module | None
+    scale: bool
+    steps: int | None
+    batch_size: int | None
+    learning_rate: float | None
+    random_state: Any
+    device: str | None
+    progress: bool | None
+
+    # ------------------------------------------------------------------ after fit
+
+    @property
+    def model_(self) -> Embedded:
+        """The learned divergence between points as they come, ``D(encoder_(x), encoder_(y))``."""
+        check_is_fitted(self, "divergence_")
+        return Embedded(self.encoder_, self.divergence_)
+
+    def transform(self, X: ArrayLike) -> NDArray[Any]:
+        """Return the images of points, ``(n, dim) -> (n, out)``: what ``divergence_`` compares.
+
+        ``divergence_.pairwise`` of two sets of images is :meth:`pairwise` of the points.
+        """
+        return self._images(self._points(X)).numpy()
+
+    def pairwise(self, A: ArrayLike, B: ArrayLike | None = None) -> NDArray[Any]:
+        """Return the divergence D(a, b) of each row of A to each row of B, ``(n, dim), (m, dim) -> (n, m)``.
+
+        Without B it is A against itself. The matrix is not symmetric in general: rows are first.
+        """
+        first = self._images(self._points(A))
+        second = first if B is None else self._images(self._points(B))
+        rows = max(1, BLOCK_ENTRIES // max(1, second.shape[0]))
+        with torch.inference_mode():
+            if first.shape[0] <= rows:
+                return self.divergence_.pairwise(first, second).numpy()
+            return torch.cat([self.divergence_.pairwise(block, second) for block in first.split(rows)]).numpy()
+
+    def pair_distance(self, pairs: ArrayLike) -> NDArray[Any]:
+        """Return the divergence of the first point of each pair to the second, ``(n, 2, dim) -> (n,)``."""
+        array = self._tuples(pairs, 2)
+        with torch.inference_mode():
+            images = [self._images(torch.from_numpy(np.ascontiguousarray(array[:, i]))) for i in range(2)]
+            return self.divergence_(*images).numpy()
+
+    def kneighbors(
+        self, X: ArrayLike | None = None, n_neighbors: int = 5, return_distance: bool = True
+    ) -> tuple[NDArray[Any], NDArray[np.int64]] | NDArray[np.int64]:
+        """Return the training points nearest to each query, by D(query, point), and their divergences.
+
+        Parameters
+        ----------
+        X
+            Queries, ``(n, dim)``. None means the training points, each of which is then not its own neighbour.
+        n_neighbors
+            How many.
+        return_distance
+            Whether to return the divergences too.
+
+        Returns
+        -------
+        tuple of arrays, ``(n, n_neighbors)`` each
+            Divergences in ascending order, and the numbers of the rows of the training data.
+        """
+        check_is_fitted(self, "divergence_")
+        items = torch.from_numpy(self.items_)
+        queries = items if X is None else self._images(self._points(X))
+        checks.check_size(n_neighbors, f"n_neighbors of {type(self).__name__}.kneighbors")
+        there = items.shape[0] - (X is None)
+        if n_neighbors > there:
+            must = f"at most {there}, the number of training points to choose from"
+            raise ValueError(checks.problem(f"n_neighbors of {type(self).__name__}.kneighbors", must, n_neighbors))
+        values, indices = _nearest(self.divergence_, queries, items, n_neighbors, exclude_self=X is None)
+        return (values, indices) if return_distance else indices
+
+    # ------------------------------------------------------------------ what comes in
+
+    def _points(self, X: ArrayLike, reset: bool = False) -> Tensor:
+        """Return a table as float64 points after scikit-learn's checks."""
+        if not reset:
+            check_is_fitted(self, "divergence_")
+        array = validate_data(self, X, reset=reset, dtype=np.float64, order="C")
+        return torch.from_numpy(np.ascontiguousarray(array))
+
+    def _tuples(self, tuples: ArrayLike, size: int, reset: bool = False) -> Floats:
+        """Return pairs or triplets of points, ``(n, size, dim)``, as float64."""
+        owner = type(self).__name__
+        name = {2: "pairs", 3: "triplets"}[size]
+        if not reset:
+            check_is_fitted(self, "divergence_")
+        array: Floats = check_array(
+            tuples, allow_nd=True, ensure_2d=False, dtype=np.float64, estimator=self, input_name=name
+        )
+        if array.ndim != 3 or array.shape[1] != size:
+            mend = f"Columns of points are put together by numpy.stack([{', '.join('abc'[:size])}], axis=1)."
+            raise ValueError(checks.problem(f"{name} of {owner}", f"of shape (n, {size}, dim)", array.shape, mend))
+        if array.shape[2] == 0:
+            raise ValueError(checks.problem(f"{name} of {owner}", "of points with at least one feature", array.shape))
+        if reset:
+            self.n_features_in_ = array.shape[2]
+        elif array.shape[2] != self.n_features_in_:
+            must = f"of points with {self.n_features_in_} features, as in fit"
+            raise ValueError(checks.problem(f"{name} of {owner}", must, array.shape[2]))
+        return array
+
+    def _images(self, points: Tensor) -> Tensor:
+        check_is_fitted(self, "divergence_")
+        with torch.inference_mode():
+            return torch.cat([self.encoder_(block) for block in points.split(1 << 16)])
+
+    # ------------------------------------------------------------------ learning
+
+    def _seed(self) -> int:
+        """Return the seed of this fit, as ``random_state`` says."""
+        return int(check_random_state(self.random_state).randint(2**31 - 1))
+
+    def _check_choices(self) -> None:
+        """Raise if ``divergence`` or ``encoder`` is not one of those there are."""
+        owner = type(self).__name__
+        if not isinstance(self.divergence, Divergence):
+            checks.check_name(self.divergence, CATALOGUE, f"divergence of {owner}")
+        if self.encoder is not None and not isinstance(self.encoder, nn.Module):
+            checks.check_name(self.encoder, ENCODERS, f"encoder of {owner}")
+
+    def _scaling(self, points: Tensor) -> nn.Module:
+        """Return what brings features to one scale; where that would leave a domain, points stay as they are."""
+        dim = points.shape[-1]
+        domain = self._named_divergence(dim).domain if self.encoder is None else REAL
+        return Standardize(dim).fit(points) if self.scale and domain == REAL else Standardize(dim)
+
+    def _named_divergence(self, dim: int) -> Divergence:
+        return self.divergence if isinstance(self.divergence, Divergence) else make(self.divergence, dim)
+
+    def _untrained(self, dim: int, encoder: str | nn.Module | None) -> Divergence:
+        """Return a model of scaled points that is not trained yet."""
+        owner = type(self).__name__
+        if encoder is None:
+            model = copy.deepcopy(self._named_divergence(dim))
+            if model.dim not in (None, dim):
+                raise ValueError(checks.problem(f"divergence of {owner}", f"of dim {dim}, as the data", model.dim))
+            return model.to(torch.get_default_dtype())
+        if isinstance(encoder, nn.Module):
+            encoder = copy.deepcopy(encoder)
+            with torch.no_grad():
+                out = encoder(torch.zeros(2, dim)).shape[-1]
+        else:
+            out = self.divergence.dim if isinstance(self.divergence, Divergence) else IMAGE_FEATURES
+            encoder = MLP(dim, out or IMAGE_FEATURES, widths=(128, 128))
+        divergence = copy.deepcopy(self._named_divergence(out or IMAGE_FEATURES))
+        if divergence.domain != REAL:
+            mend = "Give encoder=None."
+            got = f"one whose domain is {divergence.domain!r}"
+            raise ValueError(checks.problem(f"divergence of {owner} behind an encoder", "one on all points", got, mend))
+        return Embedded(encoder, divergence).to(torch.get_default_dtype())
+
+    def _seeded(self, dim: int, encoder: str | nn.Module | None, seed: int) -> Divergence:
+        """Return an untrained model whose weights depend on the seed only."""
+        with torch.random.fork_rng(devices=[]):
+            torch.manual_seed(seed)
+            return self._untrained(dim, encoder)
+
+    @property
+    def _divergence_name(self) -> str:
+        return self.divergence if isinstance(self.divergence, str) else ""
+
+    def _plain(self, divergence: Divergence) -> Divergence:
+        """Return a solved divergence in the dtype of images."""
+        return divergence.to(torch.get_default_dtype())
+
+    def _without_comparison(
+        self, dim: int, n: int, needed: int, what: str
+    ) -> tuple[str | nn.Module | None, str] | None:
+        """Return the encoder and why, or None if with and without one are to be compared."""
+        if self.encoder != "auto":
+            name = "no encoder" if self.encoder is None else f"encoder {_short(self.encoder)}"
+            return self.encoder, f"{name}, as asked for"
+        divergence = self._named_divergence(dim)
+        if self.divergence == "pbdl" or divergence.domain != REAL or not any(True for _ in divergence.parameters()):
+            return None, f"no encoder: {_short(self.divergence)} works on the features"
+        if n < needed:
+            return None, f"no encoder: {n} {what} are too few to hold out some ({needed} are needed)"
+        return None
+
+    def _train(self, model: Divergence, data: tuple[Tensor, ...], plan: Plan, seed: int) -> History:
+        """Train a model by a plan, where the user's own settings go first."""
+        if not any(p.requires_grad for p in model.parameters()):
+            return History()
+        rate = self.learning_rate if self.learning_rate is not None else plan.learning_rate
+        history = fit(
+            model,
+            data,
+            plan.loss,
+            steps=self.steps if self.steps is not None else plan.steps,
+            batch_size=self.batch_size if self.batch_size is not None else plan.batch_size,
+            learning_rate=rate,
+            clip=plan.clip,
+            seed=seed,
+            device=self.device,
+            progress=self.progress,
+        )
+        model.cpu()
+        return history
+
+    def _keep(self, scaling: nn.Module, model: Divergence, history: History, choice: str, points: Tensor) -> None:
+        """Set the attributes of a fitted learner."""
+        self.history_ = history
+        self.choice_ = choice
+        if isinstance(model, Embedded):
+            self.encoder_: nn.Module = nn.Sequential(scaling, model.encoder).eval()
+            self.divergence_: Divergence = model.divergence.eval()
+        else:
+            self.encoder_, self.divergence_ = scaling.eval(), model.eval()
+        self.items_ = self._images(points).numpy()
+        logger.info("%s: %s", type(self).__name__, choice)
+
+
+def _short(value: object) -> str:
+    return repr(value) if isinstance(value, str) else type(value).__name__
+
+
+def distinct_rows(points: Tensor) -> Tensor:
+    """Return the distinct rows of a matrix in the order of their first appearance."""
+    _, first = np.unique(points.numpy(), axis=0, return_index=True)
+    return points[torch.from_numpy(np.sort(first))]
+
+
+def _nearest(
+    divergence: Divergence, queries: Tensor, items: Tensor, k: int, exclude_self: bool = False
+) -> tuple[NDArray[Any], NDArray[np.int64]]:
+    """Return the k smallest divergences of each query to the items, in blocks of queries."""
+    rows = max(1, BLOCK_ENTRIES // max(1, items.shape[0]))
+    values, indices = [], []
+    with torch.inference_mode():
+        for start in range(0, queries.shape[0], rows):
+            matrix = divergence.pairwise(queries[start : start + rows], items)
+            if exclude_self:
+                matrix.diagonal(start).fill_(torch.inf)
+            found = matrix.topk(k, dim=1, largest=False, sorted=True)
+            values.append(found.values)
+            indices.append(found.indices)
+    if not values:
+        return np.empty((0, k), np.float32), np.empty((0, k), np.int64)
+    return torch.cat(values).numpy(), torch.cat(indices).numpy()

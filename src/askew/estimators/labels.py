@@ -1,0 +1,186 @@
+"""Learning from class labels."""
+
+from __future__ import annotations
+
+from typing import Any, ClassVar
+
+import numpy as np
+import torch
+from numpy.typing import ArrayLike, NDArray
+from sklearn.base import TransformerMixin
+from sklearn.model_selection import train_test_split
+from sklearn.utils.multiclass import check_classification_targets
+from sklearn.utils.validation import check_is_fitted, validate_data
+from torch import Tensor, nn
+
+from askew import checks, pbdl, scores
+from askew.divergences import Divergence
+from askew.estimators.base import BaseLearner
+from askew.estimators.plans import label_plan
+from askew.training import History
+
+__all__ = ["DivergenceLearner"]
+
+# Rows from which on a part can be held out to compare models on.
+ROWS_TO_HOLD_OUT = 50
+# Share of the rows that is held out, and at most so many.
+HELD_OUT_SHARE, HELD_OUT_ROWS = 0.25, 1000
+
+
+class DivergenceLearner(TransformerMixin, BaseLearner):  # type: ignore[misc]
+    """Learn a divergence from labels, so that points of a class are near to each other.
+
+    ``fit`` scales the features, learns a divergence D(x, y) whose order puts points of the class of x first, and keeps the
+    training points for :meth:`kneighbors`. Nothing needs to be tuned: steps, batch and learning rate follow from the
+    table, and whether an encoder is learned in front of the divergence is decided on a part of the training data that
+    is held out for it; ``choice_`` says what was chosen.
+
+    Parameters
+    ----------
+    divergence
+        A name of :func:`askew.names` or a divergence, which is copied. ``"pbdl"`` is learned by convex optimisation.
+    encoder
+        ``"auto"`` (decided on held-out rows), None (the divergence works on the scaled features), ``"mlp"`` (a
+        perceptron with two hidden layers) or a module of your own, which is copied.
+    scale
+        Whether to standardise the features. Divergences with a domain, such as ``"kl"``, always take them as they are.
+    steps, batch_size, learning_rate
+        Settings of the training, in place of those that follow from the table.
+    random_state
+        A seed makes the result repeatable.
+    device
+        Where to train; see :func:`askew.fit`. The learned model is in main memory in any case.
+    progress
+        Whether to show a bar; by default on a terminal only.
+
+    Attributes
+    ----------
+    classes_ : array
+        The labels there are.
+    labels_ : array of shape (n,)
+        The labels of the training points.
+    validation_ : dict
+        Mean average precision on held-out rows, without and with the encoder, where that decided.
+
+    See Also
+    --------
+    BaseLearner : the other attributes.
+
+    Examples
+    --------
+    >>> from sklearn.datasets import load_iris
+    >>> X, labels = load_iris(return_X_y=True)
+    >>> learner = DivergenceLearner(encoder=None, steps=100, random_state=0).fit(X[::2], labels[::2])
+    >>> learner.pairwise(X[1::2], X[::2]).shape
+    (75, 75)
+    >>> learner.score(X[1::2], labels[1::2]) > 0.9  # mean average precision
+    True
+    """
+
+    _saved: ClassVar[tuple[str, ...]] = (*BaseLearner._saved, "classes_", "labels_", "validation_")
+
+    def __init__(
+        self,
+        divergence: str | Divergence = "nbd",
+        encoder: str | nn.Module | None = "auto",
+        *,
+        scale: bool = True,
+        steps: int | None = None,
+        batch_size: int | None = None,
+        learning_rate: float | None = None,
+        random_state: Any = None,
+        device: str | None = None,
+        progress: bool | None = None,
+    ) -> None:
+        self.divergence = divergence
+        self.encoder = encoder
+        self.scale = scale
+        self.steps = steps
+        self.batch_size = batch_size
+        self.learning_rate = learning_rate
+        self.random_state = random_state
+        self.device = device
+        self.progress = progress
+
+    def fit(self, X: ArrayLike, y: ArrayLike) -> DivergenceLearner:
+        """Learn from points and their labels, ``(n, dim), (n,)``."""
+        self._check_choices()
+        points, labels = self._labelled(X, y)
+        seed = self._seed()
+        encoder, reason = self._choose(points, labels, seed)
+        scaling = self._scaling(points)
+        model, history = self._learn(scaling(points), labels, encoder, seed)
+        self._keep(scaling, model, history, reason, points)
+        return self
+
+    def score(self, X: ArrayLike, y: ArrayLike) -> float:
+        """Return the mean average precision of labelled queries against the training points."""
+        check_is_fitted(self, "divergence_")
+        array, labels = validate_data(self, X, y, reset=False, dtype=np.float64)
+        return scores.mean_average_precision(self.pairwise_to_items(array), labels, self.labels_)
+
+    def pairwise_to_items(self, X: ArrayLike) -> NDArray[Any]:
+        """Return the divergence of each row of X to each training point, ``(n, dim) -> (n, n_items)``."""
+        queries = self._images(self._points(X))
+        with torch.inference_mode():
+            return self.divergence_.pairwise(queries, torch.from_numpy(self.items_)).numpy()
+
+    # ------------------------------------------------------------------ inside
+
+    def _labelled(self, X: ArrayLike, y: ArrayLike) -> tuple[Tensor, Tensor]:
+        """Return points and labels as numbers; keep the labels."""
+        array, given = validate_data(self, X, y, dtype=np.float64, order="C")
+        check_classification_targets(given)
+        self.labels_ = given
+        self.classes_, numbers = np.unique(given, return_inverse=True)
+        counts = np.bincount(numbers)
+        owner = type(self).__name__
+        if len(counts) < 2:
+            got = f"one class, {self.classes_[0]!r}"
+            raise ValueError(checks.problem(f"y of {owner}", "labels of at least two classes", got))
+        if counts.max() < 2:
+            mend = "Numbers to predict are for PairRegressor."
+            got = f"{len(counts)} classes of one point each"
+            raise ValueError(checks.problem(f"y of {owner}", "labels with at least two points in a class", got, mend))
+        return torch.from_numpy(np.ascontiguousarray(array)), torch.from_numpy(numbers)
+
+    def _choose(self, points: Tensor, labels: Tensor, seed: int) -> tuple[str | nn.Module | None, str]:
+        """Return the encoder to use, and why."""
+        self.validation_: dict[str, float] = {}
+        decided = self._without_comparison(points.shape[1], len(points), ROWS_TO_HOLD_OUT, "rows")
+        if decided is not None:
+            return decided
+        share = min(HELD_OUT_SHARE, HELD_OUT_ROWS / len(points))
+        counts = torch.bincount(labels)
+        # Each class in both parts, unless there are too many or too small ones for that.
+        balanced = int(counts.min()) > 1 and share * len(points) >= len(counts)
+        rows, rest = train_test_split(
+            np.arange(len(points)), test_size=share, stratify=labels.numpy() if balanced else None, random_state=seed
+        )
+        scaling = self._scaling(points[rows])
+        for name, encoder in (("without encoder", None), ("with encoder", "mlp")):
+            model, history = self._learn(scaling(points[rows]), labels[rows], encoder, seed)
+            if history.stopped == "interrupted":
+                raise KeyboardInterrupt
+            with torch.inference_mode():
+                matrix = model.eval().pairwise(scaling(points[rest]), scaling(points[rows]))
+            self.validation_[name] = scores.mean_average_precision(matrix, labels[rest], labels[rows])
+        without, with_ = self.validation_.values()
+        figures = f"mean average precision on {len(rest)} held-out rows {without:.3f} without, {with_:.3f} with"
+        return ("mlp", f"encoder 'mlp': {figures}") if with_ > without else (None, f"no encoder: {figures}")
+
+    def _learn(
+        self, points: Tensor, labels: Tensor, encoder: str | nn.Module | None, seed: int
+    ) -> tuple[Divergence, History]:
+        """Return a trained model of scaled points."""
+        if self.divergence == "pbdl" and encoder is None:
+            return self._plain(pbdl.fit_pairs(points.double(), labels, seed=seed).divergence), History()
+        model = self._seeded(points.shape[1], encoder, seed)
+        plan = label_plan(self._divergence_name, encoder is not None, int(labels.max()) + 1)
+        return model, self._train(model, (points, labels), plan, seed)
+
+    def __sklearn_tags__(self) -> Any:
+        tags = super().__sklearn_tags__()
+        tags.target_tags.required = True
+        tags.transformer_tags.preserves_dtype = []
+        return tags

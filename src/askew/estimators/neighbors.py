@@ -1,0 +1,76 @@
+"""Classification by the nearest neighbours under a learned divergence."""
+
+from __future__ import annotations
+
+from typing import Any, ClassVar
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+from sklearn.base import BaseEstimator, ClassifierMixin, clone
+from sklearn.utils.validation import check_is_fitted, validate_data
+
+from askew import checks
+from askew.estimators.labels import DivergenceLearner
+
+__all__ = ["DivergenceNeighborsClassifier"]
+
+
+class DivergenceNeighborsClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
+    """Classify by the labels of the k nearest training points, by a divergence learned from them.
+
+    Parameters
+    ----------
+    learner
+        A :class:`DivergenceLearner`, which is copied; None takes its defaults.
+    n_neighbors
+        How many neighbours vote; at most as many as there are training points do.
+
+    Attributes
+    ----------
+    learner_ : DivergenceLearner
+        What was learned.
+    classes_ : array
+        The labels there are.
+
+    Examples
+    --------
+    >>> from sklearn.datasets import load_iris
+    >>> X, labels = load_iris(return_X_y=True)
+    >>> learner = DivergenceLearner(encoder=None, steps=100, random_state=0)
+    >>> classifier = DivergenceNeighborsClassifier(learner).fit(X[::2], labels[::2])
+    >>> classifier.score(X[1::2], labels[1::2]) > 0.9
+    True
+    """
+
+    _saved: ClassVar[tuple[str, ...]] = ("learner_", "classes_", "n_features_in_", "feature_names_in_")
+
+    def __init__(self, learner: DivergenceLearner | None = None, n_neighbors: int = 5) -> None:
+        self.learner = learner
+        self.n_neighbors = n_neighbors
+
+    def fit(self, X: ArrayLike, y: ArrayLike) -> DivergenceNeighborsClassifier:
+        """Learn the divergence from points and their labels, ``(n, dim), (n,)``, and keep both."""
+        owner = type(self).__name__
+        checks.check_size(self.n_neighbors, f"n_neighbors of {owner}")
+        if self.learner is not None and not isinstance(self.learner, DivergenceLearner):
+            got = type(self.learner).__name__
+            raise TypeError(checks.problem(f"learner of {owner}", "a DivergenceLearner or None", got))
+        validate_data(self, X, y, dtype=np.float64)
+        learner = DivergenceLearner() if self.learner is None else clone(self.learner)
+        self.learner_: DivergenceLearner = learner.fit(X, y)
+        self.classes_ = self.learner_.classes_
+        return self
+
+    def predict_proba(self, X: ArrayLike) -> NDArray[np.float64]:
+        """Return the share of the neighbours that are of each class, ``(n, dim) -> (n, n_classes)``."""
+        check_is_fitted(self, "learner_")
+        validate_data(self, X, dtype=np.float64, reset=False)
+        count = min(self.n_neighbors, len(self.learner_.items_))
+        neighbours = self.learner_.kneighbors(X, count, return_distance=False)
+        numbers = np.searchsorted(self.classes_, self.learner_.labels_)[neighbours]
+        return np.stack([(numbers == i).mean(1) for i in range(len(self.classes_))], axis=1)
+
+    def predict(self, X: ArrayLike) -> NDArray[Any]:
+        """Return the class that most of the neighbours have; of equals, the first in order."""
+        shares = self.predict_proba(X)
+        return self.classes_[shares.argmax(1)]

@@ -1,0 +1,143 @@
+"""Learning from the values wanted for pairs of points."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import ArrayLike, NDArray
+from sklearn.base import RegressorMixin
+from sklearn.utils.validation import check_array, check_consistent_length
+from torch import Tensor, nn
+
+from askew import checks, pbdl
+from askew.divergences import Divergence
+from askew.estimators.base import BaseLearner, distinct_rows
+from askew.estimators.plans import pair_plan
+from askew.training import History
+
+__all__ = ["PairRegressor"]
+
+# Pairs from which on a part can be held out to compare models on, and the share of it.
+PAIRS_TO_HOLD_OUT, HELD_OUT_SHARE = 200, 0.2
+
+
+class PairRegressor(RegressorMixin, BaseLearner):  # type: ignore[misc]
+    """Learn a divergence from pairs of points and the value wanted for each pair.
+
+    Parameters
+    ----------
+    divergence, encoder, scale, steps, batch_size, learning_rate, random_state, device, progress
+        As in :class:`DivergenceLearner`; with ``encoder="auto"`` the squared error on held-out pairs decides.
+
+    Attributes
+    ----------
+    validation_ : dict
+        Mean squared error on held-out pairs, without and with the encoder, where that decided.
+
+    See Also
+    --------
+    BaseLearner : the other attributes.
+
+    Examples
+    --------
+    >>> pairs = np.random.default_rng(0).normal(size=(500, 2, 3))
+    >>> targets = ((pairs[:, 0] - pairs[:, 1]) ** 2).sum(1)
+    >>> learner = PairRegressor(encoder=None, steps=300, random_state=0).fit(pairs, targets)
+    >>> learner.score(pairs, targets) > 0.95  # R squared
+    True
+    """
+
+    _saved = (*BaseLearner._saved, "validation_")
+
+    def __init__(
+        self,
+        divergence: str | Divergence = "nbd",
+        encoder: str | nn.Module | None = "auto",
+        *,
+        scale: bool = True,
+        steps: int | None = None,
+        batch_size: int | None = None,
+        learning_rate: float | None = None,
+        random_state: Any = None,
+        device: str | None = None,
+        progress: bool | None = None,
+    ) -> None:
+        self.divergence = divergence
+        self.encoder = encoder
+        self.scale = scale
+        self.steps = steps
+        self.batch_size = batch_size
+        self.learning_rate = learning_rate
+        self.random_state = random_state
+        self.device = device
+        self.progress = progress
+
+    def fit(self, X: ArrayLike, y: ArrayLike) -> PairRegressor:
+        """Learn from pairs and their targets, ``(n, 2, dim), (n,)``; targets are not negative."""
+        self._check_choices()
+        pairs = torch.from_numpy(np.ascontiguousarray(self._tuples(X, 2, reset=True)))
+        targets = self._targets(y, len(pairs))
+        seed = self._seed()
+        encoder, reason = self._choose(pairs, targets, seed)
+        scaling = self._scaling(pairs.flatten(0, 1))
+        model, history = self._learn(scaling(pairs), targets, encoder, seed)
+        self._keep(scaling, model, history, reason, distinct_rows(pairs.flatten(0, 1)))
+        return self
+
+    def predict(self, X: ArrayLike) -> NDArray[Any]:
+        """Return the divergence of each pair, ``(n, 2, dim) -> (n,)``."""
+        return self.pair_distance(X)
+
+    # ------------------------------------------------------------------ inside
+
+    def _targets(self, y: ArrayLike, n: int) -> Tensor:
+        owner = type(self).__name__
+        array = check_array(y, ensure_2d=False, dtype=np.float64, estimator=self, input_name="targets")
+        if array.ndim != 1:
+            raise ValueError(checks.problem(f"targets of {owner}", "of shape (n,), one for each pair", array.shape))
+        check_consistent_length(np.empty(n), array)
+        if array.min() < 0:
+            first = int(np.argmax(array < 0))
+            mend = "A divergence cannot be negative; of a similarity s take max(s) - s."
+            raise ValueError(checks.problem(f"targets of {owner}", "at least 0", f"targets[{first}] = {array[first]:g}", mend))
+        return torch.from_numpy(array).to(torch.get_default_dtype())
+
+    def _choose(self, pairs: Tensor, targets: Tensor, seed: int) -> tuple[str | nn.Module | None, str]:
+        """Return the encoder to use, and why."""
+        self.validation_: dict[str, float] = {}
+        decided = self._without_comparison(pairs.shape[-1], len(pairs), PAIRS_TO_HOLD_OUT, "pairs")
+        if decided is not None:
+            return decided
+        order = torch.randperm(len(pairs), generator=torch.Generator().manual_seed(seed))
+        rest, rows = order.tensor_split([int(HELD_OUT_SHARE * len(pairs))])
+        scaling = self._scaling(pairs[rows].flatten(0, 1))
+        for name, encoder in (("without encoder", None), ("with encoder", "mlp")):
+            model, history = self._learn(scaling(pairs[rows]), targets[rows], encoder, seed)
+            if history.stopped == "interrupted":
+                raise KeyboardInterrupt
+            with torch.inference_mode():
+                held_out = scaling(pairs[rest])
+                values = model.eval()(held_out[:, 0], held_out[:, 1])
+                self.validation_[name] = float((values - targets[rest]).square().mean())
+        without, with_ = self.validation_.values()
+        figures = f"mean squared error on {len(rest)} held-out pairs {without:.4g} without, {with_:.4g} with"
+        return ("mlp", f"encoder 'mlp': {figures}") if with_ < without else (None, f"no encoder: {figures}")
+
+    def _learn(
+        self, pairs: Tensor, targets: Tensor, encoder: str | nn.Module | None, seed: int
+    ) -> tuple[Divergence, History]:
+        """Return a trained model of scaled pairs."""
+        if self.divergence == "pbdl" and encoder is None:
+            first, second = pairs.double().unbind(1)
+            return self._plain(pbdl.fit_regression(first, second, targets.double()).divergence), History()
+        model = self._seeded(pairs.shape[-1], encoder, seed)
+        plan = pair_plan(self._divergence_name, encoder is not None, len(pairs))
+        first, second = pairs.unbind(1)
+        return model, self._train(model, (first.contiguous(), second.contiguous(), targets), plan, seed)
+
+    def __sklearn_tags__(self) -> Any:
+        tags = super().__sklearn_tags__()
+        tags.input_tags.two_d_array, tags.input_tags.three_d_array = False, True
+        return tags

@@ -1,0 +1,52 @@
+"""Settings of a training by what is known before it: the divergence, the supervision, the size of the table.
+
+Every number here was chosen once, by ranking scores on parts of training data that were held out (see
+docs/learning.md); none depends on a particular table.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from askew.losses import AllTriplets, Listwise, Loss, Regression, TripletMargin
+
+__all__ = ["Plan", "label_plan", "pair_plan", "triplet_plan"]
+
+
+@dataclass(frozen=True)
+class Plan:
+    """How a model is trained: the loss, the number of steps, the batch, the peak learning rate."""
+
+    loss: Loss
+    steps: int
+    batch_size: int
+    learning_rate: float
+    clip: float | None = None
+
+
+def label_plan(divergence: str, encoder: bool, n_classes: int) -> Plan:
+    """Return the plan for labels.
+
+    A batch has at least 8 rows of each class on average, so that most points have others of their class in it.
+    """
+    batch = min(1024, max(128, 8 * n_classes))
+    if encoder:
+        return Plan(AllTriplets(margin=1.0), 500, batch, 1e-2)
+    if divergence in ("deep-div", "deep-div-affine"):
+        return Plan(AllTriplets(margin=1.0), 500, batch, 1e-3)
+    if divergence == "nbd-paper":
+        return Plan(AllTriplets(margin=0.2), 500, batch, 1e-2)
+    return Plan(Listwise(), 500, batch, 0.1)
+
+
+def pair_plan(divergence: str, encoder: bool, n: int) -> Plan:
+    """Return the plan for target values: at least 3000 steps, or 30 epochs of batches of up to 1000."""
+    batch = min(1000, max(32, n // 8))
+    steps = max(2000, 30 * -(-n // batch))
+    return Plan(Regression(), steps, batch, 1e-2 if encoder else 3e-2)
+
+
+def triplet_plan(divergence: str, encoder: bool, n: int) -> Plan:
+    """Return the plan for triplets."""
+    batch = min(1000, max(32, n))
+    return Plan(TripletMargin(margin=1.0), max(500, 10 * -(-n // batch)), batch, 1e-2 if encoder else 3e-2)

@@ -1,0 +1,135 @@
+"""Learning from triplets: an anchor, a point that is to be nearer to it and one that is to be farther."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import ArrayLike, NDArray
+from torch import Tensor, nn
+
+from askew.divergences import Divergence
+from askew.estimators.base import BaseLearner, distinct_rows
+from askew.estimators.plans import triplet_plan
+from askew.training import History
+
+__all__ = ["TripletLearner"]
+
+# Triplets from which on a part can be held out to compare models on, and the share of it.
+TRIPLETS_TO_HOLD_OUT, HELD_OUT_SHARE = 200, 0.2
+
+
+class TripletLearner(BaseLearner):
+    """Learn a divergence from triplets, so that D(anchor, positive) < D(anchor, negative).
+
+    Parameters
+    ----------
+    divergence, encoder, scale, steps, batch_size, learning_rate, random_state, device, progress
+        As in :class:`DivergenceLearner`; with ``encoder="auto"`` the order of held-out triplets decides.
+
+    Attributes
+    ----------
+    validation_ : dict
+        Share of held-out triplets in the right order, without and with the encoder, where that decided.
+
+    See Also
+    --------
+    BaseLearner : the other attributes.
+
+    Examples
+    --------
+    >>> points = np.random.default_rng(0).normal(size=(500, 3, 4))
+    >>> near = np.abs(points[:, 0, 0] - points[:, 1, 0]) < np.abs(points[:, 0, 0] - points[:, 2, 0])
+    >>> triplets = np.where(near[:, None, None], points, points[:, [0, 2, 1]])  # only the first feature counts
+    >>> learner = TripletLearner(encoder=None, steps=200, random_state=0).fit(triplets)
+    >>> learner.score(triplets) > 0.9
+    True
+    """
+
+    _saved = (*BaseLearner._saved, "validation_")
+
+    def __init__(
+        self,
+        divergence: str | Divergence = "nbd",
+        encoder: str | nn.Module | None = "auto",
+        *,
+        scale: bool = True,
+        steps: int | None = None,
+        batch_size: int | None = None,
+        learning_rate: float | None = None,
+        random_state: Any = None,
+        device: str | None = None,
+        progress: bool | None = None,
+    ) -> None:
+        self.divergence = divergence
+        self.encoder = encoder
+        self.scale = scale
+        self.steps = steps
+        self.batch_size = batch_size
+        self.learning_rate = learning_rate
+        self.random_state = random_state
+        self.device = device
+        self.progress = progress
+
+    def fit(self, X: ArrayLike, y: object = None) -> TripletLearner:
+        """Learn from triplets, ``(n, 3, dim)``: anchor, nearer point, farther point. ``y`` is not used."""
+        self._check_choices()
+        triplets = torch.from_numpy(np.ascontiguousarray(self._tuples(X, 3, reset=True)))
+        seed = self._seed()
+        encoder, reason = self._choose(triplets, seed)
+        scaling = self._scaling(triplets.flatten(0, 1))
+        model, history = self._learn(scaling(triplets), encoder, seed)
+        self._keep(scaling, model, history, reason, distinct_rows(triplets.flatten(0, 1)))
+        return self
+
+    def decision_function(self, X: ArrayLike) -> NDArray[Any]:
+        """Return D(anchor, farther) - D(anchor, nearer) of each triplet: above 0 if it is in order."""
+        array = torch.from_numpy(np.ascontiguousarray(self._tuples(X, 3)))
+        with torch.inference_mode():
+            anchors, nearer, farther = (self._images(array[:, i]) for i in range(3))
+            return (self.divergence_(anchors, farther) - self.divergence_(anchors, nearer)).numpy()
+
+    def predict(self, X: ArrayLike) -> NDArray[np.int64]:
+        """Return 1 for triplets in the right order and -1 for the others."""
+        return np.where(self.decision_function(X) > 0, 1, -1)
+
+    def score(self, X: ArrayLike, y: object = None) -> float:
+        """Return the share of triplets in the right order; a tie counts half."""
+        margins = self.decision_function(X)
+        return float((margins > 0).mean() + (margins == 0).mean() / 2)
+
+    # ------------------------------------------------------------------ inside
+
+    def _choose(self, triplets: Tensor, seed: int) -> tuple[str | nn.Module | None, str]:
+        """Return the encoder to use, and why."""
+        self.validation_: dict[str, float] = {}
+        decided = self._without_comparison(triplets.shape[-1], len(triplets), TRIPLETS_TO_HOLD_OUT, "triplets")
+        if decided is not None:
+            return decided
+        order = torch.randperm(len(triplets), generator=torch.Generator().manual_seed(seed))
+        rest, rows = order.tensor_split([int(HELD_OUT_SHARE * len(triplets))])
+        scaling = self._scaling(triplets[rows].flatten(0, 1))
+        for name, encoder in (("without encoder", None), ("with encoder", "mlp")):
+            model, history = self._learn(scaling(triplets[rows]), encoder, seed)
+            if history.stopped == "interrupted":
+                raise KeyboardInterrupt
+            with torch.inference_mode():
+                anchors, nearer, farther = scaling(triplets[rest]).unbind(1)
+                margins = model.eval()(anchors, farther) - model(anchors, nearer)
+                self.validation_[name] = float((margins > 0).double().mean() + (margins == 0).double().mean() / 2)
+        without, with_ = self.validation_.values()
+        figures = f"share of {len(rest)} held-out triplets in order {without:.3f} without, {with_:.3f} with"
+        return ("mlp", f"encoder 'mlp': {figures}") if with_ > without else (None, f"no encoder: {figures}")
+
+    def _learn(self, triplets: Tensor, encoder: str | nn.Module | None, seed: int) -> tuple[Divergence, History]:
+        """Return a trained model of scaled triplets."""
+        model = self._seeded(triplets.shape[-1], encoder, seed)
+        plan = triplet_plan(self._divergence_name, encoder is not None, len(triplets))
+        anchors, nearer, farther = (part.contiguous() for part in triplets.unbind(1))
+        return model, self._train(model, (anchors, nearer, farther), plan, seed)
+
+    def __sklearn_tags__(self) -> Any:
+        tags = super().__sklearn_tags__()
+        tags.input_tags.two_d_array, tags.input_tags.three_d_array = False, True
+        return tags

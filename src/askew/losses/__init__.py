@@ -1,0 +1,24 @@
+"""What training minimises: losses of labelled batches, of pairs with values, and of triplets."""
+
+from askew.losses.base import LabelLoss, Loss, PairLoss, TripletLoss
+from askew.losses.contrastive import Contrastive, ContrastivePairs
+from askew.losses.listwise import Listwise
+from askew.losses.metric_learning import MetricLearningDistance
+from askew.losses.regression import Regression
+from askew.losses.triplets import AllTriplets, HardTriplets, SemiHardTriplets, TripletMargin
+
+__all__ = [
+    "AllTriplets",
+    "Contrastive",
+    "ContrastivePairs",
+    "HardTriplets",
+    "LabelLoss",
+    "Listwise",
+    "Loss",
+    "MetricLearningDistance",
+    "PairLoss",
+    "Regression",
+    "SemiHardTriplets",
+    "TripletLoss",
+    "TripletMargin",
+]

@@ -1,0 +1,134 @@
+"""What training minimises: three kinds of losses, one for each kind of supervision."""
+
+from __future__ import annotations
+
+import math
+from abc import ABC, abstractmethod
+from numbers import Real
+from typing import ClassVar
+
+import torch
+from torch import Tensor, nn
+
+from askew import checks
+from askew.divergences import Divergence, Embedded
+
+__all__ = ["LabelLoss", "Loss", "PairLoss", "TripletLoss"]
+
+# Larger margins would overflow in single precision once they are added to something.
+LARGEST_MARGIN = 1e30
+
+
+class Loss(nn.Module, ABC):
+    """A number to minimise, made from values of a divergence and what is known of the points.
+
+    ``forward`` takes values that somebody computed, so that a loss serves in any loop; :meth:`of` computes them from a
+    model and a batch, which is what :func:`askew.fit` calls.
+    """
+
+    # What a batch holds, in order; errors and `fit` name its parts by it.
+    parts: ClassVar[tuple[str, ...]]
+
+    @abstractmethod
+    def of(self, model: Divergence, *batch: Tensor) -> Tensor:
+        """Return the loss of a model on a batch."""
+
+
+class LabelLoss(Loss):
+    """A loss of all pairs of a labelled batch: ``loss(matrix, labels)``, ``(n, n), (n,) -> ()``.
+
+    Row i of the matrix is D(x_i, .): the anchor comes first.
+    """
+
+    parts = ("points", "labels")
+
+    def of(self, model: Divergence, *batch: Tensor) -> Tensor:
+        """Return the loss of a model on points and their labels."""
+        points, labels = batch
+        result: Tensor = self(model.pairwise(points, points), labels)
+        return result
+
+
+class PairLoss(Loss):
+    """A loss of values against targets: ``loss(values, targets)``, ``(n,), (n,) -> ()``."""
+
+    parts = ("first points", "second points", "targets")
+
+    def of(self, model: Divergence, *batch: Tensor) -> Tensor:
+        """Return the loss of a model on pairs of points and the values wanted for them."""
+        first, second, targets = batch
+        result: Tensor = self(model(first, second), targets)
+        return result
+
+
+class TripletLoss(Loss):
+    """A loss of given triplets: ``loss(D(anchor, positive), D(anchor, negative))``, ``(n,), (n,) -> ()``."""
+
+    parts = ("anchors", "positives", "negatives")
+
+    def of(self, model: Divergence, *batch: Tensor) -> Tensor:
+        """Return the loss of a model on anchors and points that should be nearer and farther."""
+        anchors, positives, negatives = batch
+        if isinstance(model, Embedded):  # each point is encoded once
+            anchors, positives, negatives = model.encode(torch.cat([anchors, positives, negatives])).chunk(3)
+            model = model.divergence
+        result: Tensor = self(model(anchors, positives), model(anchors, negatives))
+        return result
+
+
+def check_labels(matrix: Tensor, labels: Tensor, owner: str) -> None:
+    """Raise unless a square floating matrix and as many labels were given."""
+    mend = "Make it with divergence.pairwise(x, x)."
+    if not (isinstance(matrix, Tensor) and matrix.ndim == 2 and matrix.shape[0] == matrix.shape[1]):
+        raise ValueError(checks.problem(f"matrix of {owner}", "a tensor of shape (n, n)", _shape(matrix), mend))
+    if matrix.dtype not in checks.DTYPES:
+        raise TypeError(checks.problem(f"matrix of {owner}", "float32, float64 or bfloat16", matrix.dtype, mend))
+    if not (isinstance(labels, Tensor) and labels.shape == matrix.shape[:1]):
+        must = f"a tensor of shape ({matrix.shape[0]},), one for each row of the matrix"
+        raise ValueError(checks.problem(f"labels of {owner}", must, _shape(labels)))
+
+
+def check_values(first: Tensor, second: Tensor, names: tuple[str, str], owner: str) -> None:
+    """Raise unless two tensors of one shape were given, the first of them floating."""
+    if not isinstance(first, Tensor):
+        raise TypeError(checks.problem(f"{names[0]} of {owner}", "a torch.Tensor", type(first).__name__))
+    if first.dtype not in checks.DTYPES:
+        raise TypeError(checks.problem(f"{names[0]} of {owner}", "float32, float64 or bfloat16", first.dtype))
+    if not (isinstance(second, Tensor) and second.shape == first.shape):
+        must = f"a tensor of shape {tuple(first.shape)} like its {names[0]}"
+        raise ValueError(checks.problem(f"{names[1]} of {owner}", must, _shape(second)))
+
+
+def check_margin(value: float, what: str) -> float:
+    """Return ``value`` if it is a number of either sign that single precision has too."""
+    if isinstance(value, bool) or not isinstance(value, Real) or not abs(value) <= LARGEST_MARGIN:
+        raise ValueError(checks.problem(what, f"a number of at most {LARGEST_MARGIN:g} in size", repr(value)))
+    return float(value)
+
+
+def check_nonnegative(value: float, what: str) -> float:
+    """Return ``value`` if it is a finite number, zero or above."""
+    if isinstance(value, bool) or not isinstance(value, Real) or not 0 <= value < math.inf:
+        raise ValueError(checks.problem(what, "a finite number, zero or above", repr(value)))
+    return float(value)
+
+
+def relations(labels: Tensor) -> tuple[Tensor, Tensor]:
+    """Return which ordered pairs have one label, a point with itself left out, and which have two: ``(n, n)`` each."""
+    same = labels[:, None] == labels
+    return same.clone().fill_diagonal_(False), ~same
+
+
+def mean_of_nonzero(terms: Tensor) -> Tensor:
+    """Return the mean of the terms above zero, or zero with a gradient of zero if there are none."""
+    return terms.sum() / (terms > 0).sum().clamp_min(1)
+
+
+def nan_if_any(matrix: Tensor) -> Tensor:
+    """Return NaN if the matrix has one, else 1: a factor for losses that would not see it otherwise."""
+    one = matrix.new_ones(())
+    return torch.where(matrix.detach().isnan().any(), one * math.nan, one)
+
+
+def _shape(value: object) -> object:
+    return tuple(value.shape) if isinstance(value, Tensor) else type(value).__name__

@@ -1,0 +1,215 @@
+r"""In how many triplets above zero each entry of a matrix takes part, without listing the triplets.
+
+The sum of :math:`\max(0, m + P_{ap} - P_{an})` over all triplets is linear in P as long as no triplet crosses zero. Its
+slope is an integer at each entry:
+
+.. math::
+    G_{ap} = \#\{n : P_{an} < P_{ap} + m\}, \qquad G_{an} = -\#\{p : P_{an} < P_{ap} + m\}
+
+There are sum |G| / 2 triplets above zero, and their sum is <G, P> + m sum |G| / 2. So the counts are both the value
+and the gradient. Rows do not know of each other, and are counted in blocks that stay in the cache.
+
+A triplet counts if ``(P[a, p] - P[a, n]) + m > 0`` as floating point has it. For a given positive that is the same as
+``P[a, n] < t`` for one number t, its threshold, which is P[a, p] + m but for the last bit.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Any, TypeVar
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from torch import Tensor
+
+__all__ = ["classes", "count_by_comparing", "count_by_packed_sort", "count_by_sorting", "members"]
+
+Array = npt.NDArray[Any]
+Integers = npt.NDArray[np.int64]
+Values = TypeVar("Values", Array, Tensor)
+
+# Elements of a block of rows: of the numpy ways, whose temporaries should stay in the cache, and of the torch way.
+CACHED_ELEMENTS = 1 << 14
+BLOCK_ELEMENTS = 1 << 22
+# In a sorted key, the bit that tells thresholds from negatives; below it is the place in the block.
+KIND = 1 << 27
+
+
+def classes(labels: Array) -> tuple[Integers, Integers, Integers]:
+    """Return an order of the points by class and, at each place of it, where the class starts and its size."""
+    n = len(labels)
+    order = labels.argsort(kind="stable")
+    ordered = labels[order]
+    opens = np.ones(n, dtype=bool)  # whether a class starts here
+    np.not_equal(ordered[1:], ordered[:-1], out=opens[1:])
+    starts = np.flatnonzero(opens)
+    sizes = np.diff(starts, append=n)
+    return order, starts.repeat(sizes), sizes.repeat(sizes)
+
+
+def members(labels: Array) -> tuple[Integers, npt.NDArray[np.bool_]]:
+    """Return for each point the others of its class, and which places are filled: ``(n, most - 1)`` both.
+
+    Rows of small classes are filled up with the point itself.
+    """
+    order, start, size = (part[:, None] for part in classes(labels))
+    place = np.arange(len(labels))[:, None] - start
+    step = np.arange(1, size.max())
+    filled = np.empty((len(labels), len(step)), dtype=bool)
+    others = np.empty(filled.shape, dtype=np.int64)
+    within = step < size
+    filled[order[:, 0]] = within
+    others[order[:, 0]] = order[start + np.where(within, (place + step) % size, place), 0]
+    return others, filled
+
+
+def count_by_packed_sort(matrix: npt.NDArray[np.float32], labels: Array, margin: float) -> npt.NDArray[np.float32]:
+    """Return G of a float32 matrix by one sort of each row, positives at their thresholds.
+
+    Widened to float64, a float32 number leaves the low 29 bits free. They take the kind and the place of an entry:
+    sorting integers is three times faster than an argsort. A threshold lies between numbers of float32 or on one, and
+    loses no more than its distance to the last half step; the bit of the kind decides what is equal then.
+    """
+    n = len(matrix)
+    counts = np.empty_like(matrix)
+    shift = _just_below(margin)
+    ranks = np.arange(1, n + 1, dtype=np.int32)
+    step = max(1, CACHED_ELEMENTS // n)
+    for first in range(0, n, step):
+        block = matrix[first : first + step]
+        rows = len(block)
+        same = labels[first : first + step, None] == labels
+        value = np.add(block, 0.0, dtype=np.float64)  # no negative zeros
+        np.add(value, shift, out=value, where=same)
+        key = value.view(np.int64)
+        if not value.min() >= 0:  # integers in the order of the numbers they stand for
+            np.subtract(np.iinfo(np.int64).min, key, out=key, where=key < 0)
+        elif value.max() == math.inf:  # an infinite positive is farther than all negatives but the infinite ones
+            np.minimum(value, 1e300, out=value, where=same)
+        # The anchor itself becomes the last of the negatives, which no triplet has.
+        same.reshape(-1)[first :: n + 1] = False
+        key.reshape(-1)[first :: n + 1] = np.iinfo(np.int64).max - 4 * KIND
+        if margin <= 0:
+            key += 2 * KIND - 1
+        key &= -2 * KIND
+        key |= np.arange(rows * n).reshape(rows, n)
+        # A margin too small to be seen in the sum still counts ties, a margin of zero never does.
+        key += (same if margin > 0 else ~same) * np.int64(KIND)
+        key.sort(axis=1)
+        place = key.astype(np.int32)  # the low half
+        kind = place & KIND if margin > 0 else ~place & KIND
+        kind >>= KIND.bit_length() - 1
+        place &= KIND - 1
+        passed = kind.cumsum(1, dtype=np.int32)  # thresholds up to here; the rest are negatives
+        below = np.where(kind, ranks - passed, passed - passed[:, -1:])
+        counts[first : first + step].reshape(-1)[place.reshape(-1)] = below.reshape(-1)
+    return counts
+
+
+def count_by_comparing(matrix: Array, others: Integers, filled: npt.NDArray[np.bool_], margin: float) -> Array:
+    """Return G by one comparison of all entries for each place of `members`: for small classes.
+
+    The counts of the positives follow from those of the negatives: with sorted thresholds, a threshold is above
+    as many negatives as have been counted at least so often.
+    """
+    n, width = others.shape
+    kind = matrix.dtype
+    margins = _rounding(margin, single=matrix.dtype == np.float32)
+    positives = np.take_along_axis(matrix, others, 1)
+    thresholds, rest, odd = _threshold(positives, *margins)
+    np.nextafter(thresholds, math.inf, out=thresholds, where=rest >= 0 if odd else rest > 0, dtype=matrix.dtype)
+    np.copyto(thresholds, positives, where=np.isinf(positives))
+    thresholds[~filled] = -math.inf
+    order = thresholds.argsort(axis=1)
+    thresholds = np.take_along_axis(thresholds, order, 1)
+    counts = matrix.copy()
+    flat = counts.reshape(-1)
+    places = others + np.arange(n)[:, None] * n
+    flat[places] = math.inf
+    flat[:: n + 1] = math.inf
+    ranked = np.empty((n, width), dtype=np.int64)
+    step = max(1, CACHED_ELEMENTS // n)
+    for first in range(0, n, step):
+        block, levels = counts[first : first + step], thresholds[first : first + step]
+        rows = len(block)
+        number = np.zeros(block.shape, dtype=np.uint8 if width < 256 else np.int32)
+        below = np.empty(block.shape, dtype=bool)
+        ones = below.view(np.uint8)
+        for level in range(width):
+            np.less(block, levels[:, level : level + 1], out=below)
+            np.add(number, ones, out=number)
+        bins = (number + np.arange(rows)[:, None] * (width + 1)).reshape(-1)
+        histogram = np.bincount(bins, minlength=rows * (width + 1)).reshape(rows, width + 1)
+        ranked[first : first + step] = histogram[:, :0:-1].cumsum(1)
+        np.negative(number, out=block, dtype=kind, casting="unsafe")
+    own = np.empty_like(ranked)
+    np.put_along_axis(own, order, ranked, 1)
+    flat[places] = own
+    return counts
+
+
+@torch.no_grad()
+def count_by_sorting(matrix: Tensor, labels: Tensor, margin: float, whole: bool = False) -> Tensor:
+    """Return G by two sorts and two searches, on any device and of fixed shapes; ``whole`` forbids blocks of rows."""
+    n = matrix.shape[0]
+    step = n if whole else max(1, BLOCK_ELEMENTS // n)
+    blocks = [_sorted_rows(matrix, labels, margin, first, min(first + step, n)) for first in range(0, n, step)]
+    return blocks[0] if len(blocks) == 1 else torch.cat(blocks)
+
+
+def _sorted_rows(matrix: Tensor, labels: Tensor, margin: float, first: int, last: int) -> Tensor:
+    block = matrix[first:last]
+    n = block.shape[1]
+    same = labels[first:last, None] == labels
+    index = torch.arange(n, device=block.device)
+    anchor = index[first:last, None] == index
+    negatives = block.masked_fill(same | anchor, math.inf)
+    level, rest, odd = _threshold(block, *_rounding(margin, block.dtype == torch.float32))
+    upper = torch.nextafter(level, torch.full_like(level, math.inf))
+    level = torch.where((rest >= 0) if odd else (rest > 0), upper, level)
+    level = torch.where(block.isinf(), block, level).masked_fill(~same | anchor, -math.inf)
+    below = torch.searchsorted(negatives.sort(1).values, level)
+    above = n - torch.searchsorted(level.sort(1).values, negatives, right=True)
+    return (below - above).to(block.dtype)
+
+
+# ---------------------------------------------------------------------- thresholds
+
+
+@torch.compiler.assume_constant_result  # type: ignore[untyped-decorator]
+def _rounding(margin: float, single: bool) -> tuple[float, float, bool]:
+    """Return the margin as the dtype has it, half the step below it, and whether its last bit is set.
+
+    Half way between two numbers, rounding goes to the one whose last bit is not set.
+    """
+    rounded = np.float32(margin) if single else np.float64(margin)
+    half = float((rounded - np.nextafter(rounded, -math.inf, dtype=rounded.dtype)) / 2)
+    bits = int(rounded.view(np.int32 if single else np.int64))
+    return float(rounded), half, bits % 2 == 1
+
+
+def _just_below(margin: float) -> float:
+    """Return the number that n - p must be below to be rounded below the margin in float32.
+
+    If the number itself is on the other side than the sort puts it, one nearby is returned: nearer than float32 can
+    be to it, and far enough for float64 to keep it apart when it is added to p.
+    """
+    margins: tuple[float, float, bool] = _rounding(margin, single=True)
+    rounded, half, odd = margins
+    nudge = half * 2.0**-24
+    if margin > 0:
+        return rounded - half if odd else rounded - half - nudge
+    return rounded - half + nudge if odd else rounded - half
+
+
+def _threshold(positives: Values, margin: float, half: float, odd: bool) -> tuple[Values, Values, bool]:
+    """Return the sum of p and margin - half, and what rounding took from it; of arrays as well as of tensors.
+
+    The smallest t with (p - t) + margin <= 0 is the sum rounded up. Rounding errors are had without a wider dtype.
+    """
+    nearest = positives + margin
+    added = nearest - positives
+    rest = (positives - (nearest - added)) + (margin - added) - half
+    level = nearest + rest
+    return level, rest - (level - nearest), odd

@@ -1,0 +1,272 @@
+"""A loss of whole rankings: smooth average precision, with a softmax term that reaches far."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from askew import checks
+from askew.losses.base import LabelLoss, check_labels, check_nonnegative, nan_if_any, relations
+from askew.losses.counting import classes
+
+__all__ = ["Listwise"]
+
+# Sigmoids of a block of anchors; in larger ones memory is the limit, in smaller ones the number of calls.
+BLOCK_ELEMENTS = 1 << 18
+
+
+@dataclass(frozen=True)
+class _Anchors:
+    """Anchors of classes of one size: the anchors, the columns of each, and which of its positives are scored.
+
+    The first ``positives`` columns of an anchor are its positives, the others its negatives; itself is left out.
+    ``picks`` are places among the positives, or None for all of them.
+    """
+
+    rows: Tensor
+    columns: Tensor
+    positives: int
+    picks: Tensor | None
+
+
+class _ListwiseLoss(torch.autograd.Function):
+    """The loss of some anchors; the forward pass makes the gradient while it has the sigmoids."""
+
+    @staticmethod
+    def forward(ctx: Any, matrix: Tensor, groups: list[_Anchors], settings: tuple[float, float, float]) -> Tensor:
+        values = matrix.detach()
+        number = sum(len(group.rows) for group in groups)
+        total = values.new_zeros(())
+        gradient = torch.zeros_like(values) if ctx.needs_input_grad[0] else None
+        for group in groups:
+            total += _anchors_loss(values, group, number, settings, gradient)
+        if bool(values.isnan().any()):  # also where no anchor looks
+            total.fill_(math.nan)
+            gradient = None if gradient is None else gradient.fill_(math.nan)
+        ctx.groups, ctx.settings = groups, settings
+        ctx.save_for_backward(matrix, gradient)
+        return total
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor) -> Any:
+        matrix, gradient = ctx.saved_tensors
+        if torch.is_grad_enabled():  # a graph of the gradient is wanted: take it from plain operations
+            renamed = matrix.view_as(matrix)
+            value = _plain_loss(renamed, *_weights(matrix, ctx.groups), ctx.settings)
+            (gradient,) = torch.autograd.grad(value, renamed, grad, create_graph=True)
+            return gradient, None, None
+        return gradient * grad, None, None
+
+
+def _anchors_loss(
+    matrix: Tensor, group: _Anchors, number: int, settings: tuple[float, float, float], gradient: Tensor | None
+) -> Tensor:
+    """Return what one group adds to the loss of a number of anchors, and write the gradient of its rows."""
+    temperature, contrast, contrast_temperature = settings
+    every = len(group.rows) == len(matrix)
+    items = (matrix if every else matrix[group.rows]).gather(1, group.columns)
+    scaled = items * (1 / temperature)
+    own = scaled[:, : group.positives] if group.picks is None else scaled.gather(1, group.picks)
+    slopes = None if gradient is None else (torch.empty_like(items), torch.empty_like(own))
+    value = (1 - _precision(scaled, own, group.positives, slopes)).sum() / (number * own.shape[1])
+    if slopes is not None:
+        to_items, to_own = slopes
+        if group.picks is None:
+            to_items[:, : group.positives] += to_own
+        else:
+            to_items.scatter_add_(1, group.picks, to_own)
+        to_items.mul_(1 / (number * own.shape[1] * temperature))
+    if contrast:
+        logarithms = items.mul_(-1 / contrast_temperature).log_softmax(1)
+        weight = contrast / (number * group.positives)
+        value -= weight * logarithms[:, : group.positives].sum()
+        if slopes is not None:
+            to_items.sub_(logarithms.exp_(), alpha=contrast / (number * contrast_temperature))
+            to_items[:, : group.positives] += weight / contrast_temperature
+    if gradient is not None and every:
+        gradient.scatter_(1, group.columns, to_items)
+    elif gradient is not None:
+        gradient[group.rows] = torch.zeros_like(matrix[group.rows]).scatter_(1, group.columns, to_items)
+    return value
+
+
+def _precision(items: Tensor, own: Tensor, positives: int, slopes: tuple[Tensor, Tensor] | None) -> Tensor:
+    """Return the terms N / M of the average precision of the values ``own`` among ``items``, whose positives are first.
+
+    The derivatives of minus their sum with respect to ``items`` and ``own`` are written into ``slopes``.
+    """
+    rows, scored, width = *own.shape, items.shape[1]
+    result = torch.empty_like(own)
+    step = max(1, min(rows, BLOCK_ELEMENTS // (scored * width)))
+    buffer = items.new_empty((step, scored, width))
+    for first in range(0, rows, step):
+        block = slice(first, min(first + step, rows))
+        near = buffer[: block.stop - first]
+        torch.sub(own[block, :, None], items[block, None, :], out=near).sigmoid_()
+        # At j = p the sigmoid is one half, which stands for half of the one to be added.
+        above = near[:, :, :positives].sum(-1).add_(0.5)
+        inverse = near[:, :, positives:].sum(-1).add_(above).reciprocal_()
+        precision = torch.mul(above, inverse, out=result[block])
+        if slopes is None:
+            continue
+        torch.addcmul(near, near, near, value=-1, out=near)  # s' = s (1 - s)
+        # The average precision rises with the sum over positives and falls with that over negatives.
+        for_negatives = precision * inverse
+        for_positives = for_negatives - inverse
+        to_positives, to_negatives = near[:, :, :positives], near[:, :, positives:]
+        to_items, to_own = slopes[0][block], slopes[1][block]
+        torch.mul(to_positives.sum(-1), for_positives, out=to_own).addcmul_(to_negatives.sum(-1), for_negatives)
+        to_items[:, :positives] = torch.bmm(for_positives.neg_()[:, None], to_positives)[:, 0]
+        to_items[:, positives:] = torch.bmm(for_negatives.neg_()[:, None], to_negatives)[:, 0]
+    return result
+
+
+def _groups(labels: Tensor, max_pairs: int | None) -> list[_Anchors]:
+    """Return the anchors that have a positive and a negative, by the size of their class."""
+    names = labels.detach().cpu()
+    order, start, size = classes((names.float() if names.dtype == torch.bfloat16 else names).numpy())
+    n = len(order)
+    usable = np.flatnonzero((size > 1) & (size < n))
+    scored = n
+    if max_pairs is not None and len(usable):
+        if max_pairs < len(usable):
+            usable = usable[torch.randperm(len(usable))[:max_pairs].numpy()]
+        scored = max_pairs // len(usable)
+    usable = usable[order[usable].argsort()]  # by row of the matrix, so that all rows are the matrix itself
+    groups = []
+    for one_size in np.unique(size[usable]).tolist():
+        places = usable[size[usable] == one_size]
+        first = start[places, None]
+        others = first + (places[:, None] - first + np.arange(1, one_size)) % one_size
+        negatives = (first + np.arange(one_size, n)) % n
+        picks = None
+        if scored < one_size - 1:
+            picks = torch.rand(len(places), one_size - 1).argsort(1)[:, :scored].to(labels.device)
+        columns = torch.from_numpy(order[np.concatenate([others, negatives], axis=1)]).to(labels.device)
+        rows = torch.from_numpy(order[places]).to(labels.device)
+        groups.append(_Anchors(rows, columns, one_size - 1, picks))
+    return groups
+
+
+# ---------------------------------------------------------------------- plain operations
+
+
+def _weights(matrix: Tensor, groups: list[_Anchors]) -> tuple[Tensor, Tensor, Tensor]:
+    """Return the weights of all pairs in the mean of precisions and in that of logarithms, and which are positive."""
+    scores, shares = torch.zeros_like(matrix), torch.zeros_like(matrix)
+    number = sum(len(group.rows) for group in groups)
+    for group in groups:
+        columns, rows = group.columns[:, : group.positives], group.rows[:, None]
+        shares[rows, columns] = 1 / (number * group.positives)
+        scored = columns if group.picks is None else columns.gather(1, group.picks)
+        scores[rows, scored] = 1 / (number * scored.shape[1])
+    return scores, shares, shares > 0
+
+
+def _all_weights(matrix: Tensor, labels: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """Return the same for all anchors and positives, by operations of fixed shapes."""
+    positive, negative = relations(labels)
+    positive = positive & negative.any(1, keepdim=True)
+    number = positive.sum(1, keepdim=True) * positive.any(1).sum()
+    shares = positive.to(matrix.dtype) / number.clamp_min(1)
+    return shares, shares, positive
+
+
+def _plain_loss(
+    matrix: Tensor, scores: Tensor, shares: Tensor, positive: Tensor, settings: tuple[float, float, float]
+) -> Tensor:
+    """Return the loss in memory n^3, for autograd to differentiate as often as wanted."""
+    temperature, contrast, contrast_temperature = settings
+    itself = torch.eye(matrix.shape[0], dtype=torch.bool, device=matrix.device)
+    near = torch.sigmoid((matrix[:, :, None] - matrix[:, None, :]) / temperature)
+    near = torch.where(itself[:, None, :] | itself[None, :, :], 0.0, near)
+    above = 1 + torch.where(positive[:, None, :], near, 0.0).sum(-1)
+    result = (scores * (1 - above / (1 + near.sum(-1)))).sum()
+    if contrast:
+        logarithms = (matrix / -contrast_temperature).masked_fill(itself, -math.inf).log_softmax(1)
+        # What has no share has no part in it, also if it is infinite.
+        result = result - contrast * (shares * torch.where(shares > 0, logarithms, 0.0)).sum()
+    return result
+
+
+class Listwise(LabelLoss):
+    r"""One minus the smooth average precision of each anchor's ranking, plus a supervised contrastive term.
+
+    .. math::
+        1 - \operatorname{mean}_a \operatorname{mean}_p
+        \frac{1 + \sum_{p' \ne p} s(D_{ap} - D_{ap'})}{1 + \sum_{j \ne p, a} s(D_{ap} - D_{aj})}
+        - c \operatorname{mean}_a \operatorname{mean}_p \log \frac{e^{-D_{ap} / t}}{\sum_{j \ne a} e^{-D_{aj} / t}},
+        \qquad s(u) = \frac{1}{1 + e^{-u / \tau}}
+
+    over anchors a that have a positive and a negative, and all their positives p. Without such an anchor the loss and
+    its gradient are zero. A NaN anywhere in the matrix makes both NaN.
+
+    Use it on small and middle-sized tables that are judged by the ranking of neighbours: mean average precision is
+    what it minimises. The temperature is meant for divergences of about 1, as they are after
+    :meth:`~askew.Divergence.calibrate`. It costs one sigmoid for each anchor, positive and point, so the time grows
+    with n^3 / classes; for batches of many hundreds take :class:`AllTriplets` or set ``max_pairs``.
+
+    Parameters
+    ----------
+    temperature
+        Width of the sigmoid, tau: the smaller, the nearer to average precision, and the fewer pairs have a gradient.
+    contrast
+        Weight c of the contrastive term, which has a gradient where all sigmoids are flat; 0 leaves it out.
+    contrast_temperature
+        The temperature t of its softmax.
+    max_pairs
+        Bound of the number of pairs of an anchor and a positive that are scored. If there are more, each anchor keeps
+        an equal number of random positives (or, if there are more anchors than that, random anchors keep one each), by
+        torch's global generator. None scores all. In compiled code and function transforms all are scored.
+
+    References
+    ----------
+    Brown, Xie, Kalogeiton, Zisserman (2020), Smooth-AP; Khosla et al. (2020), Supervised contrastive learning.
+
+    Examples
+    --------
+    >>> matrix = torch.tensor([[0.0, 1.0, 3.0], [1.0, 0.0, 3.0], [2.0, 1.0, 0.0]])
+    >>> Listwise(contrast=0)(matrix, torch.tensor([0, 0, 1]))
+    tensor(0.)
+    >>> Listwise(contrast=1)(matrix, torch.tensor([0, 0, 1]))
+    tensor(0.1269)
+    """
+
+    def __init__(
+        self,
+        temperature: float = 0.02,
+        contrast: float = 0.3,
+        contrast_temperature: float = 1.0,
+        max_pairs: int | None = None,
+    ) -> None:
+        super().__init__()
+        self.temperature = checks.check_positive(temperature, "temperature of Listwise")
+        self.contrast = check_nonnegative(contrast, "contrast of Listwise")
+        self.contrast_temperature = checks.check_positive(contrast_temperature, "contrast_temperature of Listwise")
+        self.max_pairs = None if max_pairs is None else checks.check_size(max_pairs, "max_pairs of Listwise")
+
+    def forward(self, matrix: Tensor, labels: Tensor) -> Tensor:
+        """Return the loss of a matrix D(x_i, x_j) and the labels: ``(n, n), (n,) -> ()``."""
+        check_labels(matrix, labels, "Listwise")
+        if matrix.numel() == 0:
+            return matrix.sum()
+        if matrix.dtype == torch.bfloat16:
+            return self.forward(matrix.float(), labels).to(torch.bfloat16)
+        labels = labels.to(matrix.device)
+        settings = self.temperature, self.contrast, self.contrast_temperature
+        if checks.transformed():
+            return _plain_loss(matrix, *_all_weights(matrix, labels), settings) * nan_if_any(matrix)
+        groups = _groups(labels, self.max_pairs)
+        result: Tensor = _ListwiseLoss.apply(matrix, groups, settings)  # type: ignore[no-untyped-call]
+        return result
+
+    def extra_repr(self) -> str:
+        """Show the temperatures and the weight."""
+        pairs = "" if self.max_pairs is None else f", max_pairs={self.max_pairs}"
+        softmax = f"contrast={self.contrast:g}, contrast_temperature={self.contrast_temperature:g}"
+        return f"temperature={self.temperature:g}, {softmax}{pairs}"

@@ -1,0 +1,286 @@
+"""Triplet losses: an anchor should be nearer to a positive than to a negative, by a margin."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+from torch.nn import functional
+
+from askew import checks
+from askew.losses.base import (
+    LabelLoss,
+    TripletLoss,
+    check_labels,
+    check_margin,
+    check_values,
+    mean_of_nonzero,
+    nan_if_any,
+    relations,
+)
+from askew.losses.counting import count_by_comparing, count_by_packed_sort, count_by_sorting, members
+
+__all__ = ["AllTriplets", "HardTriplets", "SemiHardTriplets", "TripletMargin"]
+
+# Comparing takes a pass for each member of a class; above so many, or in a small batch, one sort is faster.
+MOST_PASSES = 24
+FEWEST_ROWS = 128
+# Elements that are widened to float64 at a time.
+WIDE_ELEMENTS = 1 << 18
+
+
+class _MeanOfTriplets(torch.autograd.Function):
+    """The mean over the triplets above zero, on a CPU; the backward pass multiplies by counts of the forward pass."""
+
+    @staticmethod
+    def forward(ctx: Any, matrix: Tensor, labels: Tensor, margin: float) -> Tensor:
+        with np.errstate(all="ignore"):  # infinities and NaN are looked after
+            counts, value, scale = _count(matrix.detach().contiguous(), labels, margin)
+        ctx.scale = scale
+        ctx.save_for_backward(counts)
+        return matrix.new_tensor(value)
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor) -> Any:
+        # The counts do not change with the matrix, so that this is right for a second derivative as well.
+        (counts,) = ctx.saved_tensors
+        return counts * (grad * ctx.scale), None, None
+
+
+def _count(matrix: Tensor, labels: Tensor, margin: float) -> tuple[Tensor, float, float]:
+    """Return the counts, the mean, and what the counts are to be multiplied by for the gradient."""
+    values, names = matrix.numpy(), labels.numpy()
+    n = len(values)
+    others, filled = members(names) if n >= FEWEST_ROWS else (None, None)
+    if others is not None and filled is not None and others.shape[1] <= MOST_PASSES:
+        counts = count_by_comparing(values, others, filled, margin)
+    elif values.dtype == np.float32:
+        counts = count_by_packed_sort(values, names, margin)
+    else:
+        counts = count_by_sorting(matrix, labels, margin).numpy()
+    number = total = 0.0
+    step = max(1, WIDE_ELEMENTS // n)
+    for first in range(0, n, step):
+        weights = counts[first : first + step].astype(np.float64).reshape(-1)
+        number += 0.5 * float(np.abs(weights).sum())
+        part = float(weights @ values[first : first + step].astype(np.float64).reshape(-1))
+        if part - part != 0.0:  # an infinity that takes no part is no harm, a NaN is one everywhere
+            block = values[first : first + step].reshape(-1)
+            used = np.where(weights == 0, 0, block)
+            part = float("nan") if np.isnan(block).any() else float(weights @ used.astype(np.float64))
+        total += part
+    if number == 0:
+        return torch.from_numpy(counts), total, total  # zero, or NaN
+    return torch.from_numpy(counts), total / number + margin, float("nan") if total != total else 1 / number
+
+
+class AllTriplets(LabelLoss):
+    r"""The mean over all triplets of a batch that violate the margin, exact, without listing them.
+
+    .. math:: \operatorname{mean} \{\ell_{apn} : \ell_{apn} > 0\}, \qquad
+        \ell_{apn} = \max(0, \text{margin} + D(x_a, x_p) - D(x_a, x_n))
+
+    over anchors a, positives p of the same label, p different from a, and negatives n of another label. Without any
+    triplet above zero, the loss and its gradient are zero. The value and the gradient are those of
+    pytorch-metric-learning's ``TripletMarginLoss`` with all triplets, in time O(n^2 log n) and memory O(n^2) where
+    that needs O(n^3): batches of thousands are no trouble.
+
+    Use it as the first choice for labels with a learned divergence. A margin of about the typical value of D at the
+    start does well; after :meth:`~askew.Divergence.calibrate` that is 1. It looks at differences within a row only,
+    so it says nothing about the size of D: for thresholds on D, take :class:`Contrastive`. For rankings judged by
+    average precision, :class:`Listwise` is better and slower.
+
+    A NaN anywhere in the matrix makes the loss and its gradient NaN. The second derivative is zero, as that of any
+    piecewise linear function.
+
+    Parameters
+    ----------
+    margin
+        How much farther than a positive a negative must be; zero and negative numbers are allowed.
+
+    References
+    ----------
+    Weinberger, Saul (2009), Distance metric learning for large margin nearest neighbor classification; Hermans,
+    Beyer, Leibe (2017), In defense of the triplet loss, "batch all" with the mean over non-zero terms.
+
+    Examples
+    --------
+    >>> matrix = torch.tensor([[0.0, 1.0, 1.1], [1.0, 0.0, 3.0], [1.0, 1.0, 0.0]])
+    >>> AllTriplets(margin=0.2)(matrix, torch.tensor([0, 0, 1]))
+    tensor(0.1000)
+    """
+
+    def __init__(self, margin: float = 0.2) -> None:
+        super().__init__()
+        self.margin = check_margin(margin, "margin of AllTriplets")
+
+    def forward(self, matrix: Tensor, labels: Tensor) -> Tensor:
+        """Return the loss of a matrix D(x_i, x_j) and the labels: ``(n, n), (n,) -> ()``."""
+        check_labels(matrix, labels, "AllTriplets")
+        if matrix.numel() == 0:
+            return matrix.sum()
+        if matrix.dtype == torch.bfloat16:
+            return self.forward(matrix.float(), labels).to(torch.bfloat16)
+        labels = labels.to(matrix.device)
+        if checks.inspectable(matrix, labels):
+            names = labels.detach()
+            if names.dtype == torch.bfloat16:  # numpy does not know it
+                names = names.float()
+            result: Tensor = _MeanOfTriplets.apply(matrix, names, self.margin)  # type: ignore[no-untyped-call]
+            return result
+        return self._by_torch(matrix, labels)
+
+    def _by_torch(self, matrix: Tensor, labels: Tensor) -> Tensor:
+        """Return the same from plain operations, for other devices, compilers and function transforms."""
+        counts = count_by_sorting(matrix.detach(), labels, self.margin, whole=checks.transformed())
+        wide = torch.float32 if matrix.device.type == "mps" else torch.float64
+        number = counts.to(wide).abs().sum() / 2
+        total = (counts.to(wide) * torch.where(counts == 0, 0.0, matrix).to(wide)).sum()
+        mean = total / number.clamp_min(1) + self.margin * (number > 0)
+        return mean.to(matrix.dtype) * nan_if_any(matrix)
+
+    def extra_repr(self) -> str:
+        """Show the margin."""
+        return f"margin={self.margin:g}"
+
+
+class HardTriplets(LabelLoss):
+    r"""The farthest positive and the nearest negative of each anchor ("batch hard").
+
+    .. math:: \operatorname{mean}_a \max\bigl(0, \text{margin} + \max_p D(x_a, x_p) - \min_n D(x_a, x_n)\bigr)
+
+    over the anchors that have both a positive and a negative; zero if there are none.
+
+    Use it late in training or with clean labels: one triplet for each anchor is a strong, noisy signal, which a single
+    wrong label can own. Early in training it may pull all points together; :class:`AllTriplets` or
+    :class:`SemiHardTriplets` do not.
+
+    Parameters
+    ----------
+    margin
+        How much farther than the farthest positive the nearest negative must be.
+
+    References
+    ----------
+    Hermans, Beyer, Leibe (2017), In defense of the triplet loss, equation 5.
+
+    Examples
+    --------
+    >>> matrix = torch.tensor([[0.0, 1.0, 1.1], [1.0, 0.0, 3.0], [1.0, 1.0, 0.0]])
+    >>> HardTriplets(margin=0.2)(matrix, torch.tensor([0, 0, 1]))
+    tensor(0.0500)
+    """
+
+    def __init__(self, margin: float = 0.2) -> None:
+        super().__init__()
+        self.margin = check_margin(margin, "margin of HardTriplets")
+
+    def forward(self, matrix: Tensor, labels: Tensor) -> Tensor:
+        """Return the loss of a matrix D(x_i, x_j) and the labels: ``(n, n), (n,) -> ()``."""
+        check_labels(matrix, labels, "HardTriplets")
+        if matrix.numel() == 0:
+            return matrix.sum()
+        positive, negative = relations(labels.to(matrix.device))
+        infinity = torch.full_like(matrix, torch.inf)
+        farthest = torch.where(positive, matrix, -infinity).amax(1)
+        nearest = torch.where(negative, matrix, infinity).amin(1)
+        usable = positive.any(1) & negative.any(1)
+        # Where one is missing the difference is infinite: it is replaced before the formula, not after.
+        gap = torch.where(usable, farthest, 0.0) - torch.where(usable, nearest, 0.0)
+        terms = functional.relu(gap + self.margin) * usable
+        return terms.sum() / usable.sum().clamp_min(1) * nan_if_any(matrix)
+
+    def extra_repr(self) -> str:
+        """Show the margin."""
+        return f"margin={self.margin:g}"
+
+
+class SemiHardTriplets(LabelLoss):
+    r"""For each anchor and positive, the nearest negative that is farther than the positive.
+
+    .. math:: \operatorname{mean}_{a, p} \max\bigl(0, \text{margin} + D(x_a, x_p) - D(x_a, x_{n(a, p)})\bigr), \qquad
+        n(a, p) = \arg\min_n \{D(x_a, x_n) : D(x_a, x_n) > D(x_a, x_p)\}
+
+    A pair all of whose negatives are as near as the positive or nearer takes the farthest of them: the mildest of its
+    violations, so that it still learns. Pairs without any negative are left out; without pairs the loss is zero.
+
+    Use it where :class:`AllTriplets` is dominated by a few wrong labels or outliers: it never picks the hardest
+    negatives. It learns from fewer triplets, so it is slower to converge on small clean tables.
+
+    Parameters
+    ----------
+    margin
+        How much farther than a positive its negative must be.
+
+    References
+    ----------
+    Schroff, Kalenichenko, Philbin (2015), FaceNet, equation 4.
+
+    Examples
+    --------
+    >>> matrix = torch.tensor([[0.0, 1.0, 1.1], [1.0, 0.0, 3.0], [1.0, 1.0, 0.0]])
+    >>> SemiHardTriplets(margin=0.2)(matrix, torch.tensor([0, 0, 1]))
+    tensor(0.0500)
+    """
+
+    def __init__(self, margin: float = 0.2) -> None:
+        super().__init__()
+        self.margin = check_margin(margin, "margin of SemiHardTriplets")
+
+    def forward(self, matrix: Tensor, labels: Tensor) -> Tensor:
+        """Return the loss of a matrix D(x_i, x_j) and the labels: ``(n, n), (n,) -> ()``."""
+        check_labels(matrix, labels, "SemiHardTriplets")
+        if matrix.numel() == 0:
+            return matrix.sum()
+        positive, negative = relations(labels.to(matrix.device))
+        with torch.no_grad():
+            # Half precision can be sorted but not searched on all devices; widening changes no order.
+            values = matrix.float() if matrix.dtype == torch.bfloat16 else matrix.detach()
+            values = values.clamp_max(torch.finfo(values.dtype).max)  # only what is no negative is infinite
+            ordered, order = values.masked_fill(~negative, torch.inf).sort(1)
+            place = torch.searchsorted(ordered, values, right=True)
+            number = negative.sum(1, keepdim=True)
+            chosen = order.gather(1, place.minimum(number - 1).clamp_min(0))
+        used = positive & (number > 0)
+        gap = torch.where(used, matrix - matrix.gather(1, chosen), -self.margin)
+        terms = functional.relu(gap + self.margin) * used
+        return terms.sum() / used.sum().clamp_min(1) * nan_if_any(matrix)
+
+    def extra_repr(self) -> str:
+        """Show the margin."""
+        return f"margin={self.margin:g}"
+
+
+class TripletMargin(TripletLoss):
+    r"""The mean over given triplets that violate the margin.
+
+    .. math:: \operatorname{mean} \{\ell : \ell > 0\}, \qquad \ell = \max(0, \text{margin} + D(a, p) - D(a, n))
+
+    Use it where the supervision is triplets, "a is nearer to p than to n". With labels, :class:`AllTriplets` makes all
+    triplets of a batch at a fraction of the cost. Without a triplet above zero, the loss and its gradient are zero.
+
+    Parameters
+    ----------
+    margin
+        How much farther than the positive the negative must be; zero and negative numbers are allowed.
+
+    Examples
+    --------
+    >>> TripletMargin(margin=0.5)(torch.tensor([1.0, 1.0]), torch.tensor([1.25, 4.0]))
+    tensor(0.2500)
+    """
+
+    def __init__(self, margin: float = 0.2) -> None:
+        super().__init__()
+        self.margin = check_margin(margin, "margin of TripletMargin")
+
+    def forward(self, positives: Tensor, negatives: Tensor) -> Tensor:
+        """Return the loss of D(anchor, positive) and D(anchor, negative): ``(n,), (n,) -> ()``."""
+        check_values(positives, negatives, ("positives", "negatives"), "TripletMargin")
+        return mean_of_nonzero(functional.relu(positives - negatives + self.margin))
+
+    def extra_repr(self) -> str:
+        """Show the margin."""
+        return f"margin={self.margin:g}"

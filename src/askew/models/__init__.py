@@ -1,0 +1,6 @@
+"""Models on disk: saved and loaded without running code, and exported to other runtimes."""
+
+from askew.models.exporting import export
+from askew.models.saving import load, save
+
+__all__ = ["export", "load", "save"]

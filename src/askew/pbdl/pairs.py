@@ -1,0 +1,268 @@
+"""PBDL from labels: all pairs of points are similar or dissimilar."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import ArrayLike
+from torch import Tensor
+
+from askew import checks
+from askew.pbdl.pieces import (
+    Array,
+    Integers,
+    Pieces,
+    PiecewiseFit,
+    check_folds,
+    check_labels,
+    check_rows,
+    folds_of,
+    stratified,
+)
+
+__all__ = ["MARGIN", "fit_pairs"]
+
+# Dissimilar pairs pay for what their divergence lacks to this value.
+MARGIN = 2.0
+
+# Penalties that are tried, for each point.
+PENALTIES = (1e3, 1e2, 1e1, 1.0, 1e-1, 1e-2, 1e-3)
+
+# Weight of "two copies of the slopes agree" against "two copies of a divergence agree", for each point: measured.
+SLOPE_WEIGHT = 0.1
+# Step sizes and the iteration at which each begins: small ones find the objective, large ones convexity; measured.
+STEPS = ((0, 1.0), (150, 3.0), (500, 10.0))
+RELAXATION = 1.6
+CHECK_EVERY = 20
+
+# Steps for each penalty in cross-validation, where each starts at the solution of the penalty before it, and rows of it.
+TRIAL_STEPS = 120
+TRIAL_POINTS = 240
+
+
+@dataclass(frozen=True)
+class _Pairs:
+    """Different points and how many pairs of rows of one and of two classes stand at each two of them."""
+
+    points: Array
+    similar: Array
+    dissimilar: Array
+    rows: int
+
+    @staticmethod
+    def of(x: Array, classes: Integers) -> _Pairs:
+        points, place = np.unique(x, axis=0, return_inverse=True)
+        counts = np.zeros((len(points), int(classes.max()) + 1))
+        np.add.at(counts, (place.reshape(-1), classes), 1.0)
+        similar = counts @ counts.T
+        total = counts.sum(1)
+        return _Pairs(points, similar, np.outer(total, total) - similar, len(x))
+
+    def objective(self, pieces: Pieces, penalty: float) -> float:
+        divergences = pieces.pairwise(self.points, self.points)
+        loss = (self.similar * divergences).sum() + (self.dissimilar * np.maximum(0, MARGIN - divergences)).sum()
+        return float(loss + penalty * np.abs(pieces.slopes).max(0).sum())
+
+
+class _LeastSquares:
+    """Pieces whose divergences and slopes come nearest to given ones.
+
+    min_{z, a} sum_ij (z_i - z_j - <a_j, x_i - x_j> - q_ij)^2 + w sum_j |a_j - p_j|^2, factorised once: a_j
+    depends on z alone, and what is left is one K x K system for z.
+    """
+
+    def __init__(self, x: Array) -> None:
+        n, dim = x.shape
+        self.x = x
+        self.weight = SLOPE_WEIGHT * n * (float(x.var(0).mean()) or 1.0)
+        total = x.sum(0)
+        # sum_i (x_i - x_j), and the second moments around x_j.
+        self.sums = total - n * x
+        cross = x[:, :, None] * total
+        moments = x.T @ x - cross - cross.transpose(0, 2, 1) + n * x[:, :, None] * x[:, None]
+        self.inverse = np.linalg.inv(moments + self.weight * np.eye(dim))
+        factor = np.linalg.cholesky(self.inverse)
+        columns = np.einsum("id,jde->ije", x, factor) - np.einsum("jd,jde->je", x, factor)
+        columns[np.arange(n), np.arange(n)] -= np.einsum("jd,jde->je", self.sums, factor)
+        columns = columns.reshape(n, -1)
+        # 2 n I - 2 from the heights alone; adding 2 fixes their mean, on which no divergence depends.
+        self.heights = np.linalg.inv(2 * n * np.eye(n) - columns @ columns.T)
+
+    def solve(self, divergences: Array, slopes: Array) -> tuple[Array, Array]:
+        x, sums = self.x, self.sums
+        columns = divergences.sum(0)
+        right = columns[:, None] * x - divergences.T @ x + self.weight * slopes
+        part = np.einsum("jde,je->jd", self.inverse, right)
+        cross = (x * part).sum() - x @ part.sum(0) + (sums * part).sum(1)
+        z: Array = self.heights @ (divergences.sum(1) - columns - cross)
+        back = x * z.sum() - x.T @ z + sums * z[:, None]
+        return z, np.einsum("jde,je->jd", self.inverse, right - back)
+
+
+def _clip_columns(values: Array, radius: float) -> Array:
+    """Return argmin_p radius sum_d max_i |p_id| + |p - values|^2 / 2: each column clipped at its own level."""
+    ordered = np.sort(np.abs(values), axis=0)[::-1]
+    excess = np.cumsum(ordered, axis=0) - radius
+    count = np.arange(1, len(values) + 1)[:, None]
+    above = np.maximum((ordered * count > excess).sum(0), 1)
+    level = np.maximum(excess[above - 1, np.arange(values.shape[1])] / above, 0.0)
+    level[excess[-1] <= 0] = 0.0
+    clipped: Array = np.clip(values, -level, level)
+    return clipped
+
+
+class _Splitting:
+    """ADMM: S_ij = D(x_i, x_j) and P = slopes are copies that carry the loss and the penalty."""
+
+    def __init__(self, pairs: _Pairs) -> None:
+        self.pairs = pairs
+        self.squares = _LeastSquares(pairs.points)
+        # A divergence of a point to itself is 0, whatever the pieces.
+        self.similar, self.dissimilar = pairs.similar.copy(), pairs.dissimilar.copy()
+        np.fill_diagonal(self.similar, 0.0)
+        np.fill_diagonal(self.dissimilar, 0.0)
+        self.copy = np.where(self.dissimilar > self.similar, MARGIN, 0.0)
+        self.copy_dual = np.zeros_like(self.copy)
+        self.slopes = np.zeros_like(pairs.points)
+        self.slopes_dual = np.zeros_like(pairs.points)
+        self.step = STEPS[0][1]
+
+    def run(self, penalty: float, tolerance: float, max_iterations: int) -> tuple[Pieces, int, bool]:
+        """Return the pieces, the number of steps and whether the tolerance was met; starts where it stopped."""
+        x, weight, steps = self.squares.x, self.squares.weight, dict(STEPS)
+        for iteration in range(1, max_iterations + 1):
+            if iteration - 1 in steps:
+                # Largest and smallest slope of the loss of a pair, in steps.
+                step = steps[iteration - 1]
+                high, low = self.similar / step, (self.similar - self.dissimilar) / step
+                self.copy_dual *= self.step / step
+                self.slopes_dual *= self.step / step
+                self.step = step
+            z, a = self.squares.solve(self.copy - self.copy_dual, self.slopes - self.slopes_dual)
+            divergences = z[:, None] - (z - (a * x).sum(1)) - x @ a.T
+            old_copy, old_slopes = self.copy, self.slopes
+            target = RELAXATION * divergences + (1 - RELAXATION) * old_copy + self.copy_dual
+            # prox of similar D + dissimilar max(0, margin - D) over D >= 0
+            self.copy = np.maximum(np.maximum(target - high, np.minimum(target - low, MARGIN)), 0.0)
+            self.copy_dual = target - self.copy
+            target_slopes = RELAXATION * a + (1 - RELAXATION) * old_slopes + self.slopes_dual
+            self.slopes = _clip_columns(target_slopes, penalty / (step * weight))
+            self.slopes_dual = target_slopes - self.slopes
+            if iteration % CHECK_EVERY and iteration < max_iterations:
+                continue
+            root = np.sqrt(weight)
+            size = np.hypot(np.linalg.norm(self.copy), root * np.linalg.norm(self.slopes))
+            gap = np.hypot(np.linalg.norm(divergences - self.copy), root * np.linalg.norm(a - self.slopes))
+            move = np.hypot(np.linalg.norm(self.copy - old_copy), root * np.linalg.norm(self.slopes - old_slopes))
+            dual = np.hypot(np.linalg.norm(self.copy_dual), root * np.linalg.norm(self.slopes_dual))
+            if gap <= tolerance * max(size, 1e-12) and move <= tolerance * max(dual, 1e-12):
+                return Pieces(x, z, a), iteration, True
+        return Pieces(x, z, a), max_iterations, False
+
+    def settled(self, penalty: float, tolerance: float, max_iterations: int) -> tuple[Pieces, float, int, bool]:
+        """Return the best of the pieces that a run leaves, and its objective."""
+        pieces, iterations, converged = self.run(penalty, tolerance, max_iterations)
+        rated = [(self.pairs.objective(pieces, penalty), pieces) for pieces in pieces.candidates()]
+        objective, best = min(rated, key=lambda pair: pair[0])
+        return best, objective, iterations, converged
+
+
+def _cross_validated(
+    x: Array, classes: Integers, folds: int, balanced: bool, generator: np.random.Generator
+) -> dict[float, float]:
+    """Return the mean accuracy on pairs of a held-out and another row for each penalty of a point."""
+    number = folds_of(classes, folds, generator)
+    scores = dict.fromkeys(PENALTIES, 0.0)
+    for fold in range(folds):
+        known, held = number != fold, number == fold
+        splitting = _Splitting(_Pairs.of(x[known], classes[known]))
+        same = classes[held][:, None] == classes[known]
+        for penalty in PENALTIES:
+            pieces, *_ = splitting.settled(penalty * int(known.sum()), 0.0, TRIAL_STEPS)
+            right = (pieces.pairwise(x[held], x[known]) < MARGIN / 2) == same
+            kinds = [right[kind] for kind in (same, ~same) if kind.any()] if balanced else [right]
+            scores[penalty] += float(np.mean([kind.mean() for kind in kinds])) / folds
+    return scores
+
+
+def fit_pairs(
+    x: ArrayLike | Tensor,
+    labels: ArrayLike | Tensor,
+    penalty: float | None = None,
+    *,
+    max_points: int = 500,
+    folds: int = 5,
+    balanced: bool = True,
+    tolerance: float = 3e-4,
+    max_iterations: int = 2000,
+    seed: int = 0,
+) -> PiecewiseFit:
+    """Learn a max-affine divergence from classes: all ordered pairs of rows are similar or dissimilar.
+
+    min_{z, a} sum_{similar} D_ij + sum_{dissimilar} max(0, 2 - D_ij) + penalty sum_d max_i |a_id|, where
+    D_ij = z_i - z_j - <a_j, x_i - x_j> >= 0, one piece for each different point. Convex; solved by ADMM, in
+    which all pieces are one least squares problem that is factorised once. Take it for labelled rows of
+    one scale (standardise them first). It costs O(K^2 dim) a step for K pieces, so no more than
+    ``max_points`` rows, drawn at random in the proportions of the classes, are used.
+
+    Parameters
+    ----------
+    x
+        Points, ``(n, dim)``; equal rows share a piece.
+    labels
+        Classes, ``(n,)``, at least two; numbers or names.
+    penalty
+        Weight of the slopes. If not given, the one of n times 1e3, 1e2, ..., 1e-3, n rows used, under which the
+        most pairs of a held-out and another row lie on the right side of D = 1, among at most 240 rows.
+    max_points
+        Largest number of rows that are used.
+    folds
+        Parts of the cross-validation.
+    balanced
+        Whether similar and dissimilar pairs count the same in it. If not, as in the code of the authors, the
+        best choice may be a divergence that is 0 everywhere, where most pairs are similar.
+    tolerance
+        Relative gap and relative move of the copies of D at which the solver stops.
+    max_iterations
+        Largest number of its steps.
+    seed
+        Seed of the choice of rows and folds.
+
+    References
+    ----------
+    Siahkamari, Xia, Saligrama, Castanon, Kulis: Learning to approximate a Bregman divergence. NeurIPS 2020.
+
+    Examples
+    --------
+    >>> import torch
+    >>> points = torch.tensor([[0.0], [0.1], [1.0], [1.1], [2.0], [2.1]])
+    >>> fit = fit_pairs(points, ["a", "a", "b", "b", "c", "c"], penalty=0.01)
+    >>> divergence = fit.divergence.float()
+    >>> divergence.pairwise(points[:1], points) > 1  # similar pairs are at 0, dissimilar ones at 2 or more
+    tensor([[False, False,  True,  True,  True,  True]])
+    """
+    owner = "fit_pairs"
+    rows = check_rows(x, "x", owner)
+    classes = check_labels(labels, owner, len(rows))
+    checks.check_size(max_points, f"max_points of {owner}")
+    checks.check_size(max_iterations, f"max_iterations of {owner}")
+    checks.check_positive(tolerance, f"tolerance of {owner}")
+    generator = np.random.default_rng(seed)
+    if len(rows) > max_points:
+        chosen = stratified(classes, max_points, generator)
+        rows, classes = rows[chosen], classes[chosen]
+    # No divergence depends on where the origin is; near the points it costs no digits.
+    middle = rows.mean(0)
+    rows = rows - middle
+    scores: dict[float, float] = {}
+    if penalty is None:
+        trial = stratified(classes, TRIAL_POINTS, generator)
+        parts = min(check_folds(folds, owner), len(trial))
+        found = _cross_validated(rows[trial], classes[trial], parts, balanced, generator)
+        scores = {part * len(rows): score for part, score in found.items()}
+        penalty = max(scores, key=lambda weight: scores[weight])
+    checks.check_positive(penalty, f"penalty of {owner}")
+    splitting = _Splitting(_Pairs.of(rows, classes))
+    pieces, objective, iterations, converged = splitting.settled(penalty, tolerance, max_iterations)
+    return PiecewiseFit(pieces.shifted(middle).divergence(), objective, penalty, iterations, converged, scores)

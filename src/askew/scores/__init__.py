@@ -1,0 +1,40 @@
+"""How good a clustering, a ranking or a regression is, and what a learned divergence is like."""
+
+from askew.scores.clustering import adjusted_rand, nmi, purity, rand
+from askew.scores.diagnostics import asymmetry, conditioning, dead_units, diagnose, triangle_violations
+from askew.scores.findings import Conditioning, Diagnosis, TriangleViolations
+from askew.scores.ranking import (
+    auc,
+    map_at_k,
+    mean_average_precision,
+    precision_at_1,
+    ranking,
+    ranking_per_query,
+    recall_at_k,
+)
+from askew.scores.regression import mae, r2, spearman
+
+__all__ = [
+    "Conditioning",
+    "Diagnosis",
+    "TriangleViolations",
+    "adjusted_rand",
+    "asymmetry",
+    "auc",
+    "conditioning",
+    "dead_units",
+    "diagnose",
+    "mae",
+    "map_at_k",
+    "mean_average_precision",
+    "nmi",
+    "precision_at_1",
+    "purity",
+    "r2",
+    "rand",
+    "ranking",
+    "ranking_per_query",
+    "recall_at_k",
+    "spearman",
+    "triangle_violations",
+]

@@ -1,0 +1,35 @@
+"""Files that are whole or absent, and never executed.
+
+Numbers are kept in one safetensors file, everything else as JSON in its header. :func:`flatten` splits
+nested Python values, such as the state of an optimizer, into those two parts and :func:`unflatten` puts
+them together again exactly.
+"""
+
+from askew.storage.files import (
+    FORMAT,
+    atomic_write,
+    check_description,
+    checksum,
+    damaged,
+    load_tensors,
+    read_json,
+    save_tensors,
+    version,
+    write_json,
+)
+from askew.storage.trees import flatten, unflatten
+
+__all__ = [
+    "FORMAT",
+    "atomic_write",
+    "check_description",
+    "checksum",
+    "damaged",
+    "flatten",
+    "load_tensors",
+    "read_json",
+    "save_tensors",
+    "unflatten",
+    "version",
+    "write_json",
+]

@@ -1,0 +1,7 @@
+"""One plain training loop, with what a long run needs: schedule, early stop, checkpoints, progress."""
+
+from askew.training.history import History
+from askew.training.loop import fit
+from askew.training.run import TrainingDiverged
+
+__all__ = ["History", "TrainingDiverged", "fit"]

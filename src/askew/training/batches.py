@@ -1,0 +1,173 @@
+"""Where training data comes from: arrays that are cut into batches, or a loader that already gives them."""
+
+from __future__ import annotations
+
+import hashlib
+import math
+from collections.abc import Callable, Iterable, Iterator, Sequence, Sized
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from askew import checks
+
+__all__ = ["ArrayBatches", "Batches", "LoaderBatches", "to_tensors"]
+
+
+class Batches:
+    """Batches of tensors, epoch by epoch, in an order that can be taken up again in the middle of an epoch."""
+
+    # None where the data does not say how many batches it has.
+    per_epoch: int | None
+
+    def epoch(
+        self, seed: int, number: int, skip: int, skipped: Callable[[], None]
+    ) -> Iterator[tuple[Tensor, ...]]:
+        """Yield the batches of one epoch, without the first ``skip`` of them; call ``skipped`` after those."""
+        raise NotImplementedError
+
+    def sample(self, rows: int) -> tuple[Tensor, ...]:
+        """Return some rows to set scales by, without a trace in any random generator."""
+        raise NotImplementedError
+
+    def fingerprint(self) -> str:
+        """Return a short text by which other data is told from this."""
+        raise NotImplementedError
+
+
+class ArrayBatches(Batches):
+    """Tensors with one row for each example, shuffled anew each epoch and cut into batches of equal size.
+
+    The order depends on the seed and the number of the epoch only. An epoch of n rows has ceil(n / size) batches, which
+    differ by one row at most: a last small batch would weigh as much as the others.
+    """
+
+    def __init__(self, tensors: tuple[Tensor, ...], batch_size: int) -> None:
+        self.tensors = tensors
+        self.rows = tensors[0].shape[0]
+        self.per_epoch = math.ceil(self.rows / batch_size)
+
+    def epoch(
+        self, seed: int, number: int, skip: int, skipped: Callable[[], None]
+    ) -> Iterator[tuple[Tensor, ...]]:
+        skipped()
+        generator = torch.Generator().manual_seed((seed + 0x9E3779B97F4A7C15 * (number + 1)) % 2**63)
+        order = torch.randperm(self.rows, generator=generator).to(self.tensors[0].device)
+        for rows in order.tensor_split(self.per_epoch or 1)[skip:]:
+            yield tuple(tensor[rows] for tensor in self.tensors)
+
+    def sample(self, rows: int) -> tuple[Tensor, ...]:
+        if self.rows <= rows:
+            return self.tensors
+        order = torch.randperm(self.rows, generator=torch.Generator().manual_seed(0))[:rows]
+        return tuple(tensor[order.to(tensor.device)] for tensor in self.tensors)
+
+    def fingerprint(self) -> str:
+        digest = hashlib.sha256()
+        for tensor in self.tensors:
+            # Of large data every so many-th row will do: this is against mistakes.
+            rows = tensor[:: max(1, tensor.numel() // 1_000_000)].cpu().contiguous()
+            digest.update(f"{tuple(tensor.shape)} {tensor.dtype}".encode())
+            digest.update(rows.view(torch.uint8).numpy().tobytes() if rows.numel() else b"")
+        return digest.hexdigest()
+
+
+class LoaderBatches(Batches):
+    """A ``DataLoader`` or another iterable of batches that can be gone through again and again."""
+
+    def __init__(self, loader: Iterable[object], device: torch.device) -> None:
+        if iter(loader) is loader:
+            mend = "Give the list or the DataLoader itself."
+            must = "something that can be gone through again each epoch"
+            raise TypeError(checks.problem("data of fit", must, f"an iterator ({type(loader).__name__})", mend))
+        self.loader = loader
+        self.device = device
+        self.per_epoch = _length(loader)
+
+    def epoch(
+        self, seed: int, number: int, skip: int, skipped: Callable[[], None]
+    ) -> Iterator[tuple[Tensor, ...]]:
+        iterator = iter(self.loader)
+        for _ in range(skip):
+            next(iterator, None)
+        skipped()
+        for batch in iterator:
+            yield self._moved(batch)
+
+    @property
+    def generator(self) -> torch.Generator | None:
+        """The random generator of the loader itself, whose state belongs to that of the run."""
+        found = getattr(self.loader, "generator", None)
+        return found if isinstance(found, torch.Generator) else None
+
+    def sample(self, rows: int) -> tuple[Tensor, ...]:
+        own = self.generator
+        state = None if own is None else own.get_state()
+        with torch.random.fork_rng(devices=[]):
+            batch = next(iter(self.loader), None)
+        if own is not None and state is not None:
+            own.set_state(state)
+        if batch is None:
+            raise ValueError(checks.problem("data of fit", "a loader with at least one batch", "an empty one"))
+        return tuple(tensor[:rows] for tensor in self._moved(batch))
+
+    def fingerprint(self) -> str:
+        return f"loader of {self.per_epoch} batches"
+
+    def _moved(self, batch: object) -> tuple[Tensor, ...]:
+        if not (isinstance(batch, (tuple, list)) and all(isinstance(part, Tensor) for part in batch)):
+            mend = "Give the loader a collate_fn that returns a tuple."
+            got = type(batch).__name__
+            raise TypeError(checks.problem("a batch of the loader given to fit", "a tuple of tensors", got, mend))
+        return tuple(part.to(self.device, non_blocking=True) for part in batch)
+
+
+def _length(loader: object) -> int | None:
+    """Return the number of batches, or None where it is not known (a loader of a stream)."""
+    try:
+        return len(loader) if isinstance(loader, Sized) else None
+    except TypeError:  # DataLoader has a length only if its data set has one
+        return None
+
+
+def to_tensors(data: Sequence[object], parts: Sequence[str] | None, device: torch.device) -> tuple[Tensor, ...]:
+    """Return arrays or tensors of equal length as tensors on a device; floating numbers become the default dtype."""
+    if parts is not None and len(data) != len(parts):
+        must = f"a tuple of {len(parts)}: {', '.join(parts)}"
+        raise ValueError(checks.problem("data of fit", must, f"a tuple of {len(data)}"))
+    names = list(parts or (f"part {i}" for i in range(len(data))))
+    tensors = []
+    for name, part in zip(names, data, strict=True):
+        tensor = part if isinstance(part, Tensor) else _as_tensor(part, name)
+        if tensor.ndim == 0 or tensor.shape[0] == 0:
+            got = tuple(tensor.shape)
+            raise ValueError(checks.problem(f"the {name} given to fit", "an array with at least one row", got))
+        if tensor.is_floating_point():
+            checks.check_finite(tensor, name, "fit")
+        tensors.append(tensor.to(device))
+    rows = [tensor.shape[0] for tensor in tensors]
+    if len(set(rows)) > 1:
+        got = ", ".join(f"{name} {count}" for name, count in zip(names, rows, strict=True))
+        raise ValueError(checks.problem("the parts of data given to fit", "equally long", got))
+    return tuple(tensors)
+
+
+def _as_tensor(part: object, name: str) -> Tensor:
+    array = np.asarray(part)
+    if array.dtype.kind not in "fiub":
+        mend = "Labels that are names become numbers by numpy.unique(labels, return_inverse=True)[1]."
+        must = "an array of numbers"
+        raise TypeError(checks.problem(f"the {name} given to fit", must, f"dtype {array.dtype}", mend))
+    tensor = torch.from_numpy(np.ascontiguousarray(array))
+    return tensor.to(torch.get_default_dtype()) if array.dtype.kind == "f" else tensor
+
+
+def batches(data: object, parts: Sequence[str] | None, batch_size: int, device: torch.device) -> Batches:
+    """Return the batches of a tuple of arrays or of a loader."""
+    if isinstance(data, (tuple, list)) and not (data and isinstance(data[0], (tuple, list))):
+        return ArrayBatches(to_tensors(data, parts, device), batch_size)
+    if isinstance(data, Iterable) and not isinstance(data, (Tensor, np.ndarray, str, dict)):
+        return LoaderBatches(data, device)
+    expected = f"a tuple ({', '.join(parts)})" if parts else "a tuple of arrays"
+    raise TypeError(checks.problem("data of fit", f"{expected} or a DataLoader", type(data).__name__))

@@ -1,0 +1,62 @@
+"""What happened during training, as rows of a table."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+
+from askew import checks
+
+__all__ = ["History"]
+
+
+@dataclass
+class History:
+    """The course of a training run: one row for each epoch, and how it ended.
+
+    Attributes
+    ----------
+    rows : list of dict
+        ``step``, ``epoch``, ``loss`` (mean over the steps since the last row), ``learning_rate``, ``seconds`` since the
+        start and, where there was one, ``validation`` (a score, larger is better). A table of any library is made from
+        it, such as ``pandas.DataFrame(history.rows)``.
+    stopped : str
+        ``"finished"``, ``"early"`` (no better validation score for some time) or ``"interrupted"`` (Ctrl-C).
+    best_step : int or None
+        The step whose weights the model has now, where they are those of the best validation score.
+
+    Examples
+    --------
+    >>> history = History([{"step": 10, "loss": 0.5}, {"step": 20, "loss": 0.25}])
+    >>> history["loss"]
+    [0.5, 0.25]
+    >>> print(history)
+    step  loss
+      10   0.5
+      20  0.25
+    """
+
+    rows: list[dict[str, float]] = field(default_factory=list)
+    stopped: str = "finished"
+    best_step: int | None = None
+
+    def __len__(self) -> int:
+        return len(self.rows)
+
+    def __getitem__(self, column: str) -> list[float]:
+        """Return a column; rows without it are left out."""
+        checks.check_name(column, dict.fromkeys(name for row in self.rows for name in row), "column of a History")
+        return [row[column] for row in self.rows if column in row]
+
+    def __str__(self) -> str:
+        """Return the table as text, at most 20 rows of it, evenly spread."""
+        return "\n".join(self._lines())
+
+    def _lines(self) -> Iterator[str]:
+        names = list(dict.fromkeys(name for row in self.rows for name in row))
+        count = len(self.rows)
+        chosen = sorted({round(i * (count - 1) / 19) for i in range(20)}) if count > 20 else range(count)
+        cells = [[f"{self.rows[i][name]:.5g}" if name in self.rows[i] else "" for name in names] for i in chosen]
+        widths = [max(map(len, column)) for column in zip(names, *cells, strict=True)]
+        for line in (names, *cells):
+            yield "  ".join(cell.rjust(width) for cell, width in zip(line, widths, strict=True))

@@ -1,0 +1,193 @@
+"""The training loop."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+import torch
+from torch import nn
+from torch.optim import Optimizer
+
+from askew import checks
+from askew.divergences import Divergence, Embedded
+from askew.losses import LabelLoss, Loss
+from askew.training.batches import batches
+from askew.training.history import History
+from askew.training.run import Objective, Run, Settings
+from askew.training.surroundings import best_device, interruption, progress_bar, tensorboard_writer
+
+__all__ = ["fit"]
+
+
+def fit(
+    model: Divergence,
+    data: object,
+    loss: Objective,
+    *,
+    epochs: int = 100,
+    steps: int | None = None,
+    batch_size: int | None = None,
+    learning_rate: float | None = None,
+    warmup: float = 0.05,
+    optimizer: Callable[[Sequence[nn.Parameter]], Optimizer] | None = None,
+    clip: float | None = None,
+    calibrate: bool = True,
+    validation: object | Callable[[Divergence], float] | None = None,
+    validate_every: int = 1,
+    patience: int | None = None,
+    checkpoint: str | os.PathLike[str] | None = None,
+    checkpoint_every: int = 500,
+    seed: int | None = None,
+    device: str | torch.device | None = None,
+    autocast: bool = False,
+    progress: bool | None = None,
+    tensorboard: str | os.PathLike[str] | None = None,
+) -> History:
+    """Train a divergence, and the encoder in front of it if it has one, in place.
+
+    The loop is plain: Adam, a learning rate that rises over the first steps and then falls linearly to 0, one batch at
+    a time. The same seed gives the same weights, bit for bit, on the same machine; so does a run that was killed and
+    started again with the same ``checkpoint``.
+
+    Parameters
+    ----------
+    model
+        A divergence; :class:`askew.Embedded` for an encoder that is learned with it.
+    data
+        A tuple of arrays or tensors with one row for each example, as the loss takes them: ``(points, labels)``,
+        ``(first, second, targets)`` or ``(anchors, positives, negatives)``. Or a ``DataLoader`` of such batches.
+    loss
+        One of :mod:`askew.losses`, or any function of the model and the parts of a batch that returns a number.
+    epochs
+        Passes over the data.
+    steps
+        Number of steps, in place of ``epochs``.
+    batch_size
+        Rows of a batch when ``data`` is arrays: 1000 by default, 128 for losses of all pairs.
+    learning_rate
+        Its peak: 3e-2 for a divergence alone and 1e-3 with an encoder by default.
+    warmup
+        Share of the steps over which the learning rate rises.
+    optimizer
+        Makes another optimiser than Adam from the list of parameters; its learning rates are the peaks then.
+    clip
+        Largest norm of a gradient; larger ones are scaled down.
+    calibrate
+        Whether to set the scales of the model by the data first. Not for a model that is trained already.
+    validation
+        Data of the same kind, whose loss is watched, or a function of the model that returns a score, larger is better.
+        The model gets the weights of the best score in the end.
+    validate_every
+        Epochs between two looks at it.
+    patience
+        Stop after so many looks without a better score.
+    checkpoint
+        A file. The state of the run is written there every ``checkpoint_every`` steps and at the end; if it exists, the
+        run goes on from there. A file of other settings or data is refused.
+    checkpoint_every
+        Steps between two writings of it.
+    seed
+        Makes the run repeatable; torch's own random state is left as it was.
+    device
+        Where to train: by default an accelerator if there is one. The model stays there.
+    autocast
+        Whether encoders compute in bfloat16.
+    progress
+        Whether to show a bar; by default, if the standard error is a terminal.
+    tensorboard
+        A folder for TensorBoard.
+
+    Returns
+    -------
+    History
+        The course of the run. Ctrl-C ends it after the step at work; the model keeps what it learned until then.
+
+    Raises
+    ------
+    TrainingDiverged
+        If the loss becomes NaN, infinite or far larger than at the start. The model has the last good weights.
+
+    Examples
+    --------
+    >>> import askew
+    >>> x, y = torch.rand(2, 500, 3) + 0.1
+    >>> model = askew.NeuralBregman(3)
+    >>> history = askew.fit(model, (x, y, askew.make("kl", 3)(x, y)), askew.losses.Regression(), epochs=20, seed=0)
+    >>> history["loss"][-1] < history["loss"][0]
+    True
+    """
+    if not isinstance(model, nn.Module):
+        raise TypeError(checks.problem("model of fit", "an askew divergence", type(model).__name__))
+    if not callable(loss):
+        raise TypeError(checks.problem("loss of fit", "one of askew.losses or a function", type(loss).__name__))
+    if batch_size is None:
+        batch_size = 128 if isinstance(loss, LabelLoss) else 1000
+    if learning_rate is None:
+        learning_rate = 1e-3 if isinstance(model, Embedded) else 3e-2
+    if not 0 <= warmup <= 1:
+        raise ValueError(checks.problem("warmup of fit", "a share of the steps, between 0 and 1", warmup))
+    if patience is not None and validation is None:
+        mend = "Give validation= data or a function."
+        raise ValueError(checks.problem("patience of fit", "None where there is no validation", patience, mend))
+    place = best_device() if device is None else torch.device(device)
+    parts = loss.parts if isinstance(loss, Loss) else None
+    checks.check_size(batch_size, "batch_size of fit")
+    source = batches(data, parts, batch_size, place)
+    watched = validation
+    if validation is not None and not callable(validation):
+        watched = batches(validation, parts, batch_size, place)
+    settings = Settings(
+        steps=_number_of_steps(source.per_epoch, epochs, steps),
+        batch_size=batch_size,
+        learning_rate=checks.check_positive(learning_rate, "learning_rate of fit"),
+        warmup=warmup,
+        clip=None if clip is None else checks.check_positive(clip, "clip of fit"),
+        validate_every=checks.check_size(validate_every, "validate_every of fit"),
+        patience=None if patience is None else checks.check_size(patience, "patience of fit"),
+        seed=seed,
+        autocast=autocast,
+        data=source.fingerprint(),
+    )
+    path = None if checkpoint is None else Path(checkpoint)
+    checks.check_size(checkpoint_every, "checkpoint_every of fit")
+
+    with contextlib.ExitStack() as stack:
+        if seed is not None:
+            stack.enter_context(torch.random.fork_rng(devices=[place] if place.type == "cuda" else []))
+            torch.manual_seed(seed)
+        run = Run(model.to(place), source, loss, watched, settings, optimizer, place)
+        if path is not None and path.exists():
+            run.load(path)
+        elif calibrate:
+            run.calibrate()
+        if run.finished:
+            run.close()
+            return run.history
+        pressed = stack.enter_context(interruption())
+        show = stack.enter_context(progress_bar(progress, settings.steps, run.step, "training"))
+        write = stack.enter_context(tensorboard_writer(tensorboard))
+        for batch in run.batches():
+            show(run.step + 1, run.take_step(batch))
+            if run.epoch_is_over:
+                write(run.end_epoch())
+            if pressed():
+                break
+            if path is not None and run.step % checkpoint_every == 0 and not run.finished:
+                run.save(path)
+        if path is not None:  # before the best weights take the place of the last ones, so that the run can go on
+            run.save(path)
+        run.close()
+    return run.history
+
+
+def _number_of_steps(per_epoch: int | None, epochs: int, steps: int | None) -> int:
+    if steps is not None:
+        return checks.check_size(steps, "steps of fit")
+    checks.check_size(epochs, "epochs of fit")
+    if per_epoch is None:
+        mend = "Its length is not known, so that epochs cannot be counted in advance."
+        raise ValueError(checks.problem("steps of fit", "given for a loader without a length", None, mend))
+    return epochs * per_epoch

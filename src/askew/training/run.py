@@ -1,0 +1,349 @@
+"""A training run: its state, one step of it, and how it is written to a file and taken up again."""
+
+from __future__ import annotations
+
+import copy
+import math
+import time
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+
+import torch
+from torch import Tensor, nn
+from torch.optim import Optimizer
+
+from askew import checks, storage
+from askew.divergences import Divergence
+from askew.losses import LabelLoss, Loss, PairLoss
+from askew.training.batches import Batches, LoaderBatches
+from askew.training.history import History
+from askew.training.surroundings import random_state, set_random_state
+
+__all__ = ["Objective", "Run", "Settings", "TrainingDiverged"]
+
+# Pairs that the scales of a model are set by before training.
+CALIBRATION_ROWS = 5000
+# Steps between two copies of the weights to fall back on.
+SNAPSHOT_STEPS = 50
+# A loss this many times that of the first steps, so many times in a row, has diverged.
+DIVERGED_FACTOR, DIVERGED_STEPS = 1e3, 10
+
+Objective = Loss | Callable[..., Tensor]
+Weights = dict[str, Tensor]
+
+
+class TrainingDiverged(RuntimeError):
+    """The loss became NaN, infinite or a thousand times what it was; the model has the last good weights.
+
+    Attributes
+    ----------
+    history : History
+        What happened until then.
+    """
+
+    def __init__(self, message: str, history: History) -> None:
+        super().__init__(message)
+        self.history = history
+
+
+@dataclass(frozen=True)
+class Settings:
+    """What a run depends on; a checkpoint of other settings is refused."""
+
+    steps: int
+    batch_size: int
+    learning_rate: float
+    warmup: float
+    clip: float | None
+    validate_every: int
+    patience: int | None
+    seed: int | None
+    autocast: bool
+    data: str
+
+    def rate(self, step: int) -> float:
+        """Return the share of the peak learning rate at a step: a linear rise, then a linear fall to 0."""
+        rise = max(1, round(self.warmup * self.steps))
+        return min((step + 1) / rise, (self.steps - step) / max(1, self.steps - rise))
+
+
+@dataclass
+class Counters:
+    """Where a run stands: the numbers in it; its tensors are elsewhere."""
+
+    order_seed: int
+    step: int = 0
+    epoch: int = 0
+    step_in_epoch: int = 0
+    seconds: float = 0.0
+    loss_sum: float = 0.0
+    first_loss: float = 0.0
+    high_losses: int = 0
+    best_score: float = -math.inf
+    best_step: int | None = None
+    looks_since_best: int = 0
+    stopped: str = ""
+    rows: list[dict[str, float]] = field(default_factory=list)
+
+
+class Run:
+    """One training run of a model, from its first step or from a checkpoint."""
+
+    def __init__(
+        self,
+        model: Divergence,
+        source: Batches,
+        loss: Objective,
+        validation: object,
+        settings: Settings,
+        optimizer: Callable[[Sequence[nn.Parameter]], Optimizer] | None,
+        device: torch.device,
+    ) -> None:
+        self.model = model
+        self.source = source
+        self.loss = loss
+        self.validation = validation
+        self.settings = settings
+        self.device = device
+        self.generator = source.generator if isinstance(source, LoaderBatches) else None
+        # A loss may have something to learn too, such as a temperature.
+        modules = [model, loss] if isinstance(loss, nn.Module) else [model]
+        self.parameters = [p for module in modules for p in module.parameters() if p.requires_grad]
+        if not self.parameters:
+            mend = "Euclidean and closed-form divergences are ready as they are."
+            raise ValueError(checks.problem("model of fit", "one with parameters to learn", repr(model), mend))
+        self.optimizer = optimizer(self.parameters) if optimizer else _adam(self.parameters, settings.learning_rate)
+        self.peaks = [float(group["lr"]) for group in self.optimizer.param_groups]
+        seed = settings.seed if settings.seed is not None else int(torch.randint(2**62, ()))
+        self.counters = Counters(order_seed=seed)
+        self.best: Weights | None = None
+        self.good: Weights = _copy(model)
+        self.epoch_random = random_state(device, self.generator)
+        self.started = time.monotonic()
+        self.resumed: dict[str, Tensor] | None = None
+
+    # ------------------------------------------------------------------ where it stands
+
+    @property
+    def step(self) -> int:
+        """Steps taken."""
+        return self.counters.step
+
+    @property
+    def finished(self) -> bool:
+        """Whether nothing is left to do."""
+        return bool(self.counters.stopped)
+
+    @property
+    def epoch_is_over(self) -> bool:
+        """Whether the last step was the last of its epoch, or of the run."""
+        return self.counters.step_in_epoch == self.source.per_epoch or self.step == self.settings.steps
+
+    @property
+    def history(self) -> History:
+        """The course of the run so far."""
+        counters = self.counters
+        return History(counters.rows, counters.stopped or "interrupted", counters.best_step)
+
+    # ------------------------------------------------------------------ the course of it
+
+    @torch.no_grad()
+    def calibrate(self) -> None:
+        """Set the scales of the model by some of the data."""
+        calibrate = getattr(self.model, "calibrate", None)
+        if calibrate is None or not isinstance(self.loss, Loss):
+            return
+        batch = self.source.sample(CALIBRATION_ROWS)
+        self.model.eval()
+        if isinstance(self.loss, PairLoss):
+            targets = batch[2].clamp_min(0)
+            calibrate(batch[0], batch[1], targets)
+        elif isinstance(self.loss, LabelLoss):
+            points = batch[0]
+            order = torch.randperm(points.shape[0], generator=torch.Generator().manual_seed(0)).to(points.device)
+            calibrate(points, points[order])
+        else:
+            calibrate(batch[0], batch[2])
+        self.good = _copy(self.model)
+
+    def batches(self) -> Iterator[tuple[Tensor, ...]]:
+        """Yield the batches that are left, epoch after epoch, until the run is finished."""
+        self.model.train()
+        while not self.finished:
+            before = self.step
+            if self.counters.step_in_epoch == 0:
+                self._skipped()
+                self.epoch_random = random_state(self.device, self.generator)
+            else:  # taken up in the middle of an epoch, whose order was drawn when it began
+                set_random_state(self.epoch_random, self.device, self.generator)
+            skip, epoch = self.counters.step_in_epoch, self.counters.epoch
+            for batch in self.source.epoch(self.counters.order_seed, epoch, skip, self._skipped):
+                yield batch
+                if self.finished or self.counters.epoch != epoch:
+                    break
+            if self.step == before:
+                raise ValueError(checks.problem("data of fit", "a loader that gives batches in each epoch", "none"))
+            if self.counters.epoch == epoch and not self.finished:  # a loader whose length was not known
+                self.end_epoch()
+
+    def _skipped(self) -> None:
+        """Take up the random state of the checkpoint, once."""
+        if self.resumed is not None:
+            set_random_state(self.resumed, self.device, self.generator)
+            self.resumed = None
+
+    def take_step(self, batch: tuple[Tensor, ...]) -> float:
+        """Take one step of the optimiser and return the loss before it."""
+        share = self.settings.rate(self.step)
+        for group, peak in zip(self.optimizer.param_groups, self.peaks, strict=True):
+            group["lr"] = peak * share
+        self.optimizer.zero_grad(set_to_none=True)
+        result = self._loss(batch)
+        value = float(result.detach())
+        self._watch(value)
+        result.backward()
+        if self.settings.clip is not None:
+            nn.utils.clip_grad_norm_(self.parameters, self.settings.clip)
+        self.optimizer.step()
+        counters = self.counters
+        counters.step += 1
+        counters.step_in_epoch += 1
+        counters.loss_sum += value
+        return value
+
+    def _loss(self, batch: tuple[Tensor, ...]) -> Tensor:
+        """Return the loss of a batch. A run over several processes gathers its batch here."""
+        if isinstance(self.loss, Loss) and len(batch) != len(self.loss.parts):
+            must = f"of {len(self.loss.parts)} parts: {', '.join(self.loss.parts)}"
+            raise ValueError(checks.problem("a batch given to fit", must, f"{len(batch)} parts"))
+        with torch.autocast(self.device.type, dtype=torch.bfloat16, enabled=self.settings.autocast):
+            result = self.loss.of(self.model, *batch) if isinstance(self.loss, Loss) else self.loss(self.model, *batch)
+        if not (isinstance(result, Tensor) and result.numel() == 1):
+            got = tuple(result.shape) if isinstance(result, Tensor) else type(result).__name__
+            raise TypeError(checks.problem("the result of the loss of fit", "a tensor with one number", got))
+        return result.reshape(())
+
+    def _watch(self, value: float) -> None:
+        """Keep good weights at hand; raise if the loss tells that the present ones are not."""
+        counters = self.counters
+        if counters.step < DIVERGED_STEPS:
+            counters.first_loss = max(counters.first_loss, abs(value))
+        high = counters.first_loss > 0 and abs(value) > DIVERGED_FACTOR * counters.first_loss
+        counters.high_losses = counters.high_losses + 1 if high else 0
+        if math.isfinite(value) and counters.high_losses < DIVERGED_STEPS:
+            if counters.step % SNAPSHOT_STEPS == 0 and not high:
+                self.good = _copy(self.model)
+            return
+        self.model.load_state_dict(self.best or self.good)
+        self.model.eval()
+        what = f"the loss of step {counters.step + 1} of fit"
+        got = value if not math.isfinite(value) else f"{value:g} after {counters.first_loss:g} at the start"
+        mend = "The model has its last good weights. Give a smaller learning_rate or clip=1.0, or look for outliers."
+        counters.stopped = "diverged"
+        raise TrainingDiverged(checks.problem(what, "finite and of the size it began with", got, mend), self.history)
+
+    def end_epoch(self) -> dict[str, float]:
+        """Close an epoch: look at the validation score and return the new row of the history."""
+        counters, settings = self.counters, self.settings
+        counters.epoch += 1
+        row: dict[str, float] = {
+            "step": counters.step,
+            "epoch": counters.epoch,
+            "loss": counters.loss_sum / counters.step_in_epoch,
+            "learning_rate": settings.learning_rate * settings.rate(counters.step - 1),
+            "seconds": counters.seconds + time.monotonic() - self.started,
+        }
+        counters.step_in_epoch, counters.loss_sum = 0, 0.0
+        last = counters.step >= settings.steps
+        if last:
+            counters.stopped = "finished"
+        if self.validation is not None and (last or counters.epoch % settings.validate_every == 0):
+            row["validation"] = self._score()
+            counters.looks_since_best += 1
+            if row["validation"] > counters.best_score:
+                counters.best_score, counters.best_step = row["validation"], counters.step
+                counters.looks_since_best = 0
+                self.best = _copy(self.model)
+            if not last and settings.patience is not None and counters.looks_since_best >= settings.patience:
+                counters.stopped = "early"
+        counters.rows.append(row)
+        return row
+
+    @torch.no_grad()
+    def _score(self) -> float:
+        """Return the validation score; the random state is left as it was."""
+        random = random_state(self.device, None)
+        self.model.eval()
+        if isinstance(self.validation, Batches):
+            total = count = 0.0
+            for batch in self.validation.epoch(0, 0, 0, lambda: None):
+                total += float(self._loss(batch)) * batch[0].shape[0]
+                count += batch[0].shape[0]
+            score = -total / count
+        elif callable(self.validation):
+            score = float(self.validation(self.model))
+        self.model.train()
+        set_random_state(random, self.device, None)
+        return score
+
+    def close(self) -> None:
+        """Leave the model with the best weights, ready for use."""
+        if self.best is not None:
+            self.model.load_state_dict(self.best)
+        self.model.eval()
+
+    # ------------------------------------------------------------------ on disk
+
+    def save(self, path: Path) -> None:
+        """Write the state of the run to a file, in one piece or not at all."""
+        self.counters.seconds += time.monotonic() - self.started
+        self.started = time.monotonic()
+        tree = {
+            "counters": asdict(self.counters),
+            "settings": asdict(self.settings),
+            "model": self.model.state_dict(),
+            "loss": self.loss.state_dict() if isinstance(self.loss, nn.Module) else {},
+            "optimizer": self.optimizer.state_dict(),
+            "best": self.best,
+            "epoch_random": self.epoch_random,
+            "random": random_state(self.device, self.generator),
+        }
+        tensors, rest = storage.flatten(tree)
+        path.parent.mkdir(parents=True, exist_ok=True)
+        storage.save_tensors(path, tensors, {"kind": "checkpoint", "tree": rest})
+
+    def load(self, path: Path) -> None:
+        """Take up the run that a file holds."""
+        tensors, description = storage.load_tensors(path, "checkpoint")
+        tree = storage.unflatten(tensors, description["tree"])
+        mine = asdict(self.settings)
+        for name, value in mine.items():
+            if tree["settings"].get(name) != value:
+                got = "other data" if name == "data" else f"{name}={tree['settings'].get(name)!r}"
+                must = "of the same data" if name == "data" else f"of a run with {name}={value!r}"
+                mend = "Delete it to start anew, or give another file."
+                raise ValueError(checks.problem(f"the checkpoint {str(path)!r}", must, got, mend))
+        try:
+            self.model.load_state_dict(tree["model"])
+            self.optimizer.load_state_dict(tree["optimizer"])
+        except (RuntimeError, ValueError, KeyError) as error:
+            mend = f"({error}) Delete it to start anew, or give another file."
+            what = f"the checkpoint {str(path)!r}"
+            raise ValueError(checks.problem(what, "of the same model and optimiser", "another one", mend)) from error
+        if isinstance(self.loss, nn.Module):
+            self.loss.load_state_dict(tree["loss"])
+        self.counters = Counters(**tree["counters"])
+        self.best = tree["best"]
+        self.good = _copy(self.model)
+        self.epoch_random, self.resumed = tree["epoch_random"], tree["random"]
+
+
+def _adam(parameters: list[nn.Parameter], rate: float) -> Optimizer:
+    # One kernel for all parameters: these models have many small ones.
+    fused = all(p.device.type in ("cpu", "cuda") and p.is_floating_point() for p in parameters)
+    return torch.optim.Adam(parameters, lr=rate, fused=fused or None)
+
+
+def _copy(model: nn.Module) -> Weights:
+    return {name: copy.deepcopy(tensor.detach()) for name, tensor in model.state_dict().items()}

@@ -1,0 +1,110 @@
+"""What surrounds the loop: the progress bar, Ctrl-C, TensorBoard, the state of random generators."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import sys
+import threading
+from collections.abc import Callable, Iterator
+from types import FrameType
+
+import torch
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+from torch import Tensor
+
+from askew import checks
+
+__all__ = ["best_device", "interruption", "progress_bar", "random_state", "set_random_state", "tensorboard_writer"]
+
+
+def best_device() -> torch.device:
+    """Return the accelerator of this machine, or its processor."""
+    device = torch.accelerator.current_accelerator(check_available=True)
+    return torch.device("cpu") if device is None else device
+
+
+@contextlib.contextmanager
+def interruption() -> Iterator[Callable[[], bool]]:
+    """Give a function that tells whether Ctrl-C was pressed, so that a step is never cut in half.
+
+    A second Ctrl-C interrupts at once. Only the main thread hears of either.
+    """
+    pressed = False
+
+    def note(number: int, frame: FrameType | None) -> None:
+        nonlocal pressed
+        if pressed:
+            raise KeyboardInterrupt
+        pressed = True
+
+    if threading.current_thread() is not threading.main_thread():
+        yield lambda: False
+        return
+    before = signal.getsignal(signal.SIGINT)
+    if before is None or before == signal.SIG_IGN:  # somebody else's decision
+        yield lambda: False
+        return
+    signal.signal(signal.SIGINT, note)
+    try:
+        yield lambda: pressed
+    finally:
+        signal.signal(signal.SIGINT, before)
+
+
+@contextlib.contextmanager
+def progress_bar(show: bool | None, total: int, done: int, what: str) -> Iterator[Callable[[int, float], None]]:
+    """Give a function that moves a progress bar to a step and shows the loss; by default on a terminal only."""
+    if show is None:
+        show = sys.stderr.isatty()
+    if not show:
+        yield lambda step, loss: None
+        return
+    columns = (
+        TextColumn("{task.description}"),
+        BarColumn(),
+        MofNCompleteColumn(),
+        TextColumn("loss {task.fields[loss]:.4g}"),
+        TimeRemainingColumn(),
+    )
+    with Progress(*columns, console=Console(stderr=True), transient=True) as bar:
+        task = bar.add_task(what, total=total, completed=done, loss=float("nan"))
+        yield lambda step, loss: bar.update(task, completed=step, loss=loss)
+
+
+@contextlib.contextmanager
+def tensorboard_writer(folder: str | os.PathLike[str] | None) -> Iterator[Callable[[dict[str, float]], None]]:
+    """Give a function that writes a row of the history to TensorBoard, where a folder is given."""
+    if folder is None:
+        yield lambda row: None
+        return
+    module = checks.optional_import("torch.utils.tensorboard", "tensorboard", "Writing to TensorBoard")
+    with module.SummaryWriter(os.fspath(folder)) as writer:
+
+        def write(row: dict[str, float]) -> None:
+            for name, value in row.items():
+                if name != "step":
+                    writer.add_scalar(name, value, int(row["step"]))
+
+        yield write
+
+
+def random_state(device: torch.device, own: torch.Generator | None) -> dict[str, Tensor]:
+    """Return the state of torch's generators and of a loader's own one."""
+    state = {"cpu": torch.get_rng_state()}
+    if device.type == "cuda":
+        state["cuda"] = torch.cuda.get_rng_state(device)
+    if own is not None:
+        state["loader"] = own.get_state()
+    return state
+
+
+def set_random_state(state: dict[str, Tensor], device: torch.device, own: torch.Generator | None) -> None:
+    """Set what :func:`random_state` returned."""
+    torch.set_rng_state(state["cpu"])
+    if device.type == "cuda" and "cuda" in state:
+        torch.cuda.set_rng_state(state["cuda"], device)
+    if own is not None and "loader" in state:
+        own.set_state(state["loader"])

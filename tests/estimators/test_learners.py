@@ -1,0 +1,257 @@
+"""What the learners learn, and what can be done with it."""
+
+from __future__ import annotations
+
+import logging
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from sklearn.datasets import load_iris, make_classification
+from torch import nn
+
+import askew
+from askew import DivergenceLearner, DivergenceNeighborsClassifier, PairRegressor, TripletLearner
+from askew.divergences import Embedded
+from askew.encoders import MLP
+
+X, LABELS = load_iris(return_X_y=True)
+TRAIN, TEST = slice(0, None, 2), slice(1, None, 2)
+
+
+@pytest.fixture(scope="module")
+def learner() -> DivergenceLearner:
+    return DivergenceLearner(encoder=None, steps=100, random_state=0).fit(X[TRAIN], LABELS[TRAIN])
+
+
+@pytest.fixture(scope="module")
+def embedded() -> DivergenceLearner:
+    return DivergenceLearner(encoder="mlp", steps=100, random_state=0).fit(X[TRAIN], LABELS[TRAIN])
+
+
+def test_learned_ranking_is_better_than_euclidean(learner: DivergenceLearner, embedded: DivergenceLearner) -> None:
+    euclidean = DivergenceLearner("euclidean").fit(X[TRAIN], LABELS[TRAIN]).score(X[TEST], LABELS[TEST])
+    for learned in (learner, embedded):
+        assert learned.score(X[TEST], LABELS[TEST]) > euclidean + 0.05
+
+
+@pytest.mark.parametrize("which", ["learner", "embedded"])
+def test_ways_to_ask_agree(which: str, request: pytest.FixtureRequest) -> None:
+    learner: DivergenceLearner = request.getfixturevalue(which)
+    queries, items = X[TEST], X[TRAIN]
+    matrix = learner.pairwise(queries, items)
+    assert matrix.shape == (75, 75)
+    assert (matrix >= 0).all()
+    pairs = np.stack([queries, items], axis=1)
+    np.testing.assert_allclose(learner.pair_distance(pairs), matrix.diagonal(), rtol=2e-3)
+    first, second = (torch.from_numpy(learner.transform(part)) for part in (queries, items))
+    np.testing.assert_allclose(learner.divergence_.pairwise(first, second).detach(), matrix, rtol=1e-6)
+    model = learner.model_
+    assert isinstance(model, Embedded)
+    np.testing.assert_allclose(
+        model.pairwise(torch.from_numpy(queries), torch.from_numpy(items)).detach(), matrix, rtol=1e-6
+    )
+    np.testing.assert_array_equal(learner.pairwise(items), learner.pairwise(items, items))
+    np.testing.assert_array_equal(learner.pair_distance(np.stack([items, items], axis=1)), 0)
+
+
+def test_direction_is_rows_first(learner: DivergenceLearner) -> None:
+    a, b = X[:1], X[100:101]
+    there, back = learner.pairwise(a, b)[0, 0], learner.pairwise(b, a)[0, 0]
+    assert abs(there - back) > 1e-3 * (there + back)
+    assert learner.pair_distance(np.stack([a, b], axis=1))[0] == pytest.approx(there, rel=2e-3)
+
+
+def test_neighbors_are_the_nearest_training_points(learner: DivergenceLearner) -> None:
+    values, indices = learner.kneighbors(X[TEST], 7)
+    matrix = learner.pairwise(X[TEST], X[TRAIN])
+    np.testing.assert_array_equal(values, np.sort(matrix, axis=1)[:, :7])
+    np.testing.assert_array_equal(np.take_along_axis(matrix, indices, 1), values)
+    own_values, own = learner.kneighbors(n_neighbors=3)
+    assert not (own == np.arange(75)[:, None]).any()
+    assert (own_values > 0).any()
+    only = learner.kneighbors(X[TEST], 7, return_distance=False)
+    np.testing.assert_array_equal(only, indices)
+    with pytest.raises(ValueError, match="at most 75, the number of training points"):
+        learner.kneighbors(X[TEST], 76)
+    with pytest.raises(ValueError, match="at most 74"):
+        learner.kneighbors(n_neighbors=75)
+
+
+def test_blocks_do_not_change_the_result(learner: DivergenceLearner, monkeypatch: pytest.MonkeyPatch) -> None:
+    whole, nearest = learner.pairwise(X), learner.kneighbors(n_neighbors=4)
+    monkeypatch.setattr("askew.estimators.base.BLOCK_ENTRIES", 1000)
+    np.testing.assert_allclose(learner.pairwise(X), whole, rtol=1e-4, atol=1e-6)
+    np.testing.assert_array_equal(learner.kneighbors(n_neighbors=4)[1], nearest[1])
+
+
+def test_seed_repeats() -> None:
+    results = [
+        DivergenceLearner(encoder=None, steps=10, random_state=seed).fit(X, LABELS).pairwise(X[:9]) for seed in (1, 1, 2)
+    ]
+    np.testing.assert_array_equal(results[0], results[1])
+    assert not np.array_equal(results[0], results[2])
+
+
+def test_fit_leaves_the_random_state_and_its_input_alone() -> None:
+    before, state = X.copy(), torch.get_rng_state()
+    divergence = askew.make("nbd", 4)
+    weights = {name: tensor.clone() for name, tensor in divergence.state_dict().items()}
+    DivergenceLearner(divergence, None, steps=5, random_state=0).fit(X, LABELS)
+    np.testing.assert_array_equal(X, before)
+    assert all(torch.equal(weights[name], tensor) for name, tensor in divergence.state_dict().items())
+    assert not torch.equal(state, torch.zeros_like(state))
+
+
+def test_far_offsets_and_units_do_not_matter() -> None:
+    plain = DivergenceLearner(encoder=None, steps=30, random_state=0).fit(X, LABELS)
+    moved = DivergenceLearner(encoder=None, steps=30, random_state=0).fit(1e6 + 1e-3 * X, LABELS)
+    np.testing.assert_allclose(moved.pairwise(1e6 + 1e-3 * X), plain.pairwise(X), rtol=0.02, atol=1e-3)
+
+
+# ---------------------------------------------------------------------- with or without an encoder
+
+
+def rings(n: int = 400) -> tuple[np.ndarray[Any, Any], np.ndarray[Any, Any]]:
+    """Two classes that only the distance from the origin tells apart, several times over."""
+    points = np.random.default_rng(0).uniform(-2, 2, size=(n, 2))
+    return points, (np.floor(2.5 * np.linalg.norm(points, axis=1)) % 2).astype(int)
+
+
+def test_auto_takes_the_encoder_where_it_helps_and_says_so(caplog: pytest.LogCaptureFixture) -> None:
+    points, labels = rings()
+    with caplog.at_level(logging.INFO, "askew"):
+        learner = DivergenceLearner(steps=150, random_state=0).fit(points, labels)
+    assert learner.choice_.startswith("encoder 'mlp': mean average precision on 100 held-out rows")
+    assert learner.validation_["with encoder"] > learner.validation_["without encoder"]
+    assert learner.choice_ in caplog.text
+    assert isinstance(learner.encoder_[1], MLP)
+
+
+def test_auto_leaves_the_encoder_out_where_it_does_not_help() -> None:
+    points = np.random.default_rng(0).normal(size=(120, 3))
+    labels = (points[:, 0] + 0.5 * points[:, 1] > 0).astype(int)
+    learner = DivergenceLearner(steps=60, random_state=1).fit(points, labels)
+    with_, without = learner.validation_["with encoder"], learner.validation_["without encoder"]
+    assert learner.choice_.startswith("no encoder" if without >= with_ else "encoder 'mlp'")
+    assert isinstance(learner.encoder_, nn.Sequential) == (with_ > without)
+
+
+@pytest.mark.parametrize(
+    ("learner", "rows", "reason"),
+    [
+        (DivergenceLearner(steps=5), 30, "no encoder: 30 rows are too few to hold out some"),
+        (DivergenceLearner("euclidean", steps=5), 150, "no encoder: 'euclidean' works on the features"),
+        (DivergenceLearner("kl", steps=5), 150, "no encoder: 'kl' works on the features"),
+        (DivergenceLearner("nbd", None, steps=5), 150, "no encoder, as asked for"),
+        (DivergenceLearner("nbd", nn.Linear(4, 3), steps=5), 150, "encoder Linear, as asked for"),
+    ],
+    ids=lambda value: None if isinstance(value, int) else str(value)[:40],
+)
+def test_choices_without_a_comparison(learner: DivergenceLearner, rows: int, reason: str) -> None:
+    chosen = np.random.default_rng(0).permutation(150)[:rows]
+    learner.fit(X[chosen], LABELS[chosen])
+    assert learner.choice_.startswith(reason)
+    assert learner.validation_ == {}
+
+
+def test_encoder_of_the_user_and_a_divergence_of_the_user() -> None:
+    learner = DivergenceLearner(askew.make("mahalanobis", 3), nn.Linear(4, 3), steps=30, random_state=0).fit(X, LABELS)
+    assert learner.transform(X).shape == (150, 3)
+    other = DivergenceLearner(askew.make("mahalanobis", 5), "mlp", steps=3).fit(X, LABELS)
+    assert other.transform(X).shape == (150, 5)
+    double = DivergenceLearner(askew.make("nbd", 4).double(), None, steps=3).fit(X, LABELS)
+    assert double.pairwise(X[:3]).dtype == np.float32
+
+
+def test_divergences_with_a_domain_take_points_as_they_are() -> None:
+    learner = DivergenceLearner("kl").fit(X, LABELS)
+    np.testing.assert_array_equal(learner.transform(X), X.astype(np.float32))
+    with pytest.raises(ValueError, match="inside the positive domain"):
+        DivergenceLearner("kl").fit(X - 3, LABELS)
+    with pytest.raises(ValueError, match="behind an encoder must be one on all points"):
+        DivergenceLearner("kl", "mlp").fit(X, LABELS)
+
+
+@pytest.mark.parametrize("name", [name for name in askew.names() if name != "pbdl"])
+def test_every_divergence_of_the_catalogue_can_be_learned(name: str) -> None:
+    points = np.random.default_rng(0).dirichlet(np.ones(4), size=60)
+    labels = points.argmax(1)
+    learner = DivergenceLearner(name, None, steps=5, random_state=0).fit(points, labels)
+    matrix = learner.pairwise(points)
+    assert np.isfinite(matrix).all()
+    assert (matrix >= 0).all()
+    assert 0 < learner.score(points, labels) <= 1
+
+
+def test_pbdl_is_solved() -> None:
+    learner = DivergenceLearner("pbdl", random_state=0).fit(X[::3], LABELS[::3])
+    assert learner.score(X[1::3], LABELS[1::3]) > 0.8
+    assert len(learner.history_) == 0
+
+
+# ---------------------------------------------------------------------- the other learners
+
+
+def test_pair_regressor_learns_an_asymmetric_target() -> None:
+    generator = np.random.default_rng(0)
+    pairs = generator.uniform(0.1, 1, size=(2000, 2, 3))
+    first, second = pairs[:, 0], pairs[:, 1]
+    targets = (first * np.log(first / second) - first + second).sum(1)
+    learner = PairRegressor(encoder=None, random_state=0, steps=600).fit(pairs[:1500], targets[:1500])
+    assert learner.score(pairs[1500:], targets[1500:]) > 0.99
+    mahalanobis = PairRegressor("mahalanobis", None, random_state=0, steps=600).fit(pairs[:1500], targets[:1500])
+    assert mahalanobis.score(pairs[1500:], targets[1500:]) < 0.97
+    np.testing.assert_array_equal(learner.predict(pairs), learner.pair_distance(pairs))
+    assert learner.kneighbors(first[:4], 3)[0].shape == (4, 3)
+
+
+def test_pair_regressor_compares_encoders_on_held_out_pairs() -> None:
+    generator = np.random.default_rng(0)
+    pairs = generator.normal(size=(1500, 2, 2))
+    targets = np.abs(np.linalg.norm(pairs[:, 0], axis=1) - np.linalg.norm(pairs[:, 1], axis=1)) ** 2
+    learner = PairRegressor(random_state=0, steps=300).fit(pairs, targets)
+    assert learner.choice_.startswith("encoder 'mlp': mean squared error on 300 held-out pairs")
+    assert learner.validation_["with encoder"] < learner.validation_["without encoder"]
+
+
+def test_triplet_learner_finds_the_feature_that_counts() -> None:
+    points = np.random.default_rng(0).normal(size=(1200, 3, 5))
+    near = np.abs(points[:, 0, 0] - points[:, 1, 0]) < np.abs(points[:, 0, 0] - points[:, 2, 0])
+    triplets = np.where(near[:, None, None], points, points[:, [0, 2, 1]])
+    learner = TripletLearner(encoder=None, random_state=0, steps=200).fit(triplets[:1000])
+    assert learner.score(triplets[1000:]) > 0.85
+    assert TripletLearner("euclidean").fit(triplets[:1000]).score(triplets[1000:]) < 0.75
+    margins = learner.decision_function(triplets[1000:])
+    np.testing.assert_array_equal(learner.predict(triplets[1000:]), np.where(margins > 0, 1, -1))
+    reversed_ = learner.score(triplets[1000:][:, [0, 2, 1]])
+    assert reversed_ == pytest.approx(1 - learner.score(triplets[1000:]))
+
+
+def test_triplet_learner_compares_encoders() -> None:
+    points, _ = rings(900)
+    triplets = points.reshape(300, 3, 2)
+    learner = TripletLearner(random_state=0, steps=20).fit(triplets)
+    assert set(learner.validation_) == {"without encoder", "with encoder"}
+    assert "held-out triplets in order" in learner.choice_
+
+
+def test_classifier_votes() -> None:
+    base = DivergenceLearner(encoder=None, steps=100, random_state=0)
+    classifier = DivergenceNeighborsClassifier(base, n_neighbors=4).fit(X[TRAIN], LABELS[TRAIN])
+    shares = classifier.predict_proba(X[TEST])
+    np.testing.assert_allclose(shares.sum(1), 1)
+    assert set(np.unique(shares)) <= {0, 0.25, 0.5, 0.75, 1}
+    assert classifier.score(X[TEST], LABELS[TEST]) > 0.9
+    neighbours = classifier.learner_.kneighbors(X[TEST], 4, return_distance=False)
+    np.testing.assert_array_equal(shares[:, 2], (LABELS[TRAIN][neighbours] == 2).mean(1))
+    assert not hasattr(base, "divergence_")
+
+
+def test_never_handed_to_scikit_learn_as_a_metric() -> None:
+    """Mirrored distances would show as a symmetric result of an asymmetric divergence."""
+    points, labels = make_classification(80, random_state=0)
+    learner = DivergenceLearner(encoder=None, steps=30, random_state=0).fit(points, labels)
+    matrix = learner.pairwise(points)
+    assert np.abs(matrix - matrix.T).max() > 0.01 * matrix.max()

@@ -1,0 +1,490 @@
+"""The training loop: it learns, repeats itself, stops when it should, and goes on where it was killed."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import threading
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor, nn
+from torch.utils.data import DataLoader, TensorDataset
+
+import askew
+from askew.divergences import Embedded, Mahalanobis, NeuralBregman, make
+from askew.losses import AllTriplets, Regression, TripletMargin
+from askew.training import History, TrainingDiverged, fit
+
+
+def pairs(n: int = 200, dim: int = 3, seed: int = 0) -> tuple[Tensor, Tensor, Tensor]:
+    generator = torch.Generator().manual_seed(seed)
+    x, y = torch.rand(2, n, dim, generator=generator) + 0.1
+    return x, y, make("kl", dim)(x, y)
+
+
+def labelled(n: int = 90, seed: int = 0) -> tuple[Tensor, Tensor]:
+    generator = torch.Generator().manual_seed(seed)
+    labels = torch.arange(n) % 3
+    return torch.randn(n, 4, generator=generator) + labels[:, None], labels
+
+
+def model(seed: int = 0, dim: int = 3) -> NeuralBregman:
+    torch.manual_seed(seed)
+    return NeuralBregman(dim, widths=(8, 8))
+
+
+def weights(module: nn.Module) -> dict[str, Tensor]:
+    return {name: tensor.clone() for name, tensor in module.state_dict().items()}
+
+
+def same(first: dict[str, Tensor], second: dict[str, Tensor]) -> bool:
+    return first.keys() == second.keys() and all(torch.equal(first[name], second[name]) for name in first)
+
+
+# ---------------------------------------------------------------------- learning
+
+
+def test_learns_values_of_pairs() -> None:
+    D = model()
+    history = fit(D, pairs(), Regression(), epochs=100, batch_size=50, seed=0)
+    assert history["loss"][-1] < 0.05 * history["loss"][0]
+    assert history.stopped == "finished"
+    assert history["step"][-1] == 400
+    assert not D.training
+
+
+def test_learns_order_from_labels_and_from_triplets() -> None:
+    points, labels = labelled()
+    for loss, data in (
+        (AllTriplets(), (points, labels)),
+        (TripletMargin(), (points[:30], points[3:33], points[1:31])),
+    ):
+        D = model(dim=4)
+        history = fit(D, data, loss, steps=60, seed=0)
+        assert history["loss"][-1] < history["loss"][0]
+
+
+def test_encoder_is_learned_with_the_divergence() -> None:
+    torch.manual_seed(0)
+    D = Embedded(nn.Linear(4, 2), Mahalanobis(2))
+    before = weights(D)
+    fit(D, labelled(), AllTriplets(), steps=20, seed=0)
+    assert not torch.equal(before["encoder.weight"], D.encoder.weight)
+
+
+def test_numpy_arrays_and_float64_tables_are_taken() -> None:
+    x, y, targets = (part.double().numpy() for part in pairs())
+    history = fit(model(), (x, y, targets), Regression(), epochs=2, seed=0)
+    assert len(history) == 2
+
+
+def test_any_function_of_model_and_batch_is_a_loss() -> None:
+    def loss(D: NeuralBregman, x: Tensor, y: Tensor, targets: Tensor) -> Tensor:
+        return (D(x, y) - targets).abs().mean()
+
+    history = fit(model(), pairs(), loss, epochs=40, batch_size=50, seed=0)
+    assert history["loss"][-1] < 0.5 * history["loss"][0]
+
+
+def test_parameters_of_a_loss_are_learned() -> None:
+    class Scaled(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.factor = nn.Parameter(torch.ones(()))
+
+        def forward(self, D: NeuralBregman, x: Tensor, y: Tensor, targets: Tensor) -> Tensor:
+            return (self.factor * D(x, y) - targets).square().mean()
+
+    loss = Scaled()
+    fit(model(), pairs(), loss, steps=5, seed=0)
+    assert loss.factor.item() != 1.0
+
+
+def test_schedule_rises_and_falls_to_nothing() -> None:
+    rates = fit(model(), pairs(), Regression(), steps=100, learning_rate=1.0e-2, warmup=0.1, seed=0)["learning_rate"]
+    assert rates[0] == pytest.approx(1e-3)
+    assert max(rates) == pytest.approx(1e-2)
+    assert np.argmax(rates) in (9, 10)
+    assert rates[-1] == pytest.approx(1e-2 / 90)
+    assert all(a >= b for a, b in zip(rates[10:], rates[11:], strict=False))
+
+
+def test_own_optimizer_keeps_the_ratio_of_its_rates() -> None:
+    seen: list[list[float]] = []
+
+    def optimizer(parameters: list[nn.Parameter]) -> torch.optim.Optimizer:
+        groups = [{"params": parameters[:2], "lr": 1e-2}, {"params": parameters[2:], "lr": 1e-3}]
+        made = torch.optim.SGD(groups)
+        made.register_step_post_hook(lambda o, *_: seen.append([g["lr"] for g in o.param_groups]))
+        return made
+
+    fit(model(), pairs(), Regression(), steps=10, optimizer=optimizer, seed=0)
+    assert all(first == pytest.approx(10 * second) for first, second in seen)
+
+
+def test_clipping_bounds_the_gradient() -> None:
+    norms: list[float] = []
+
+    def optimizer(parameters: list[nn.Parameter]) -> torch.optim.Optimizer:
+        made = torch.optim.SGD(parameters, lr=1e-6)
+        made.register_step_pre_hook(
+            lambda o, *_: norms.append(torch.cat([p.grad.flatten() for p in parameters]).norm().item())
+        )
+        return made
+
+    x, y, targets = pairs()
+    fit(model(), (x, y, 100 * targets), Regression(), steps=5, optimizer=optimizer, clip=0.5, seed=0)
+    assert max(norms) <= 0.5 + 1e-5
+    assert max(norms) > 0.4
+
+
+def test_calibration_can_be_left_out() -> None:
+    D = model()
+    fit(D, pairs(), Regression(), steps=1, calibrate=False, seed=0)
+    assert D.potential.output_scale.item() == 1.0
+    fit(D, pairs(), Regression(), steps=1, seed=0)
+    assert D.potential.output_scale.item() != 1.0
+
+
+def test_autocast_computes_the_encoder_in_half_precision() -> None:
+    seen = []
+
+    class Probe(nn.Linear):
+        def forward(self, x: Tensor) -> Tensor:
+            result = super().forward(x)
+            seen.append(result.dtype)
+            return result
+
+    history = fit(Embedded(Probe(4, 2), NeuralBregman(2)), labelled(), AllTriplets(), steps=3, autocast=True, seed=0)
+    assert torch.bfloat16 in seen
+    assert np.isfinite(history["loss"]).all()
+
+
+# ---------------------------------------------------------------------- repeating
+
+
+def test_seed_repeats_bit_for_bit_and_leaves_the_global_state() -> None:
+    runs = []
+    for _ in range(2):
+        D = model()
+        state = torch.get_rng_state()
+        fit(D, pairs(), Regression(), epochs=3, batch_size=32, seed=7)
+        assert torch.equal(state, torch.get_rng_state())
+        torch.rand(5)
+        runs.append(weights(D))
+    other = model()
+    fit(other, pairs(), Regression(), epochs=3, batch_size=32, seed=8)
+    assert same(*runs)
+    assert not same(runs[0], weights(other))
+
+
+def test_loader_and_list_of_batches() -> None:
+    x, y, targets = pairs()
+    loader = DataLoader(TensorDataset(x, y, targets), batch_size=50, shuffle=True)
+    for data in (loader, [(x, y, targets), (x[:10], y[:10], targets[:10])]):
+        history = fit(model(), data, Regression(), epochs=30, seed=0)
+        assert history["loss"][-1] < history["loss"][0]
+        assert len(history) == 30
+
+
+def test_stream_without_a_length() -> None:
+    class Stream(torch.utils.data.IterableDataset[tuple[Tensor, ...]]):
+        def __iter__(self):  # type: ignore[no-untyped-def]
+            return iter(zip(*pairs(100), strict=True))
+
+    loader = DataLoader(Stream(), batch_size=40)
+    with pytest.raises(ValueError, match="steps of fit must be given for a loader without a length"):
+        fit(model(), loader, Regression(), epochs=2)
+    history = fit(model(), loader, Regression(), steps=7, seed=0)
+    assert history["step"] == [3, 6, 7]
+
+
+def test_batches_of_an_epoch_are_even_and_cover_all_rows() -> None:
+    sizes: list[int] = []
+    rows: list[Tensor] = []
+
+    def loss(D: NeuralBregman, x: Tensor) -> Tensor:
+        sizes.append(len(x))
+        rows.append(x[:, 0])
+        return D(x, x.flip(0)).mean()
+
+    points = torch.arange(100.0)[:, None].expand(-1, 3).contiguous()
+    fit(model(), (points,), loss, epochs=2, batch_size=32, seed=0)
+    assert sizes == [25] * 8
+    first, second = torch.cat(rows[:4]), torch.cat(rows[4:])
+    assert torch.equal(first.sort().values, torch.arange(100.0))
+    assert not torch.equal(first, second)
+
+
+# ---------------------------------------------------------------------- validation
+
+
+def test_best_weights_are_kept_and_training_stops_early() -> None:
+    scores = iter([0.1, 0.9, 0.5, 0.4, 0.3, 0.2])
+    seen: list[dict[str, Tensor]] = []
+
+    def validation(D: nn.Module) -> float:
+        assert not D.training
+        seen.append(weights(D))
+        return next(scores)
+
+    D = model()
+    history = fit(D, pairs(), Regression(), epochs=6, validation=validation, patience=3, seed=0)
+    assert history.stopped == "early"
+    assert history["validation"] == [0.1, 0.9, 0.5, 0.4, 0.3]
+    assert history.best_step == 2
+    assert same(weights(D), seen[1])
+
+
+def test_validation_data_is_scored_by_its_loss() -> None:
+    D = model()
+    history = fit(D, pairs(), Regression(), epochs=4, validate_every=2, validation=pairs(seed=1), seed=0)
+    assert len(history["validation"]) == 2
+    x, y, targets = pairs(seed=1)
+    with torch.no_grad():
+        assert max(history["validation"]) == pytest.approx(-Regression()(D(x, y), targets).item(), rel=1e-5)
+
+
+def test_validation_does_not_change_the_course() -> None:
+    plain, watched = model(), model()
+    fit(plain, pairs(), Regression(), epochs=3, batch_size=50, seed=0)
+    increasing = iter(range(10))
+
+    def validation(D: nn.Module) -> float:
+        torch.rand(3)
+        return next(increasing)
+
+    fit(watched, pairs(), Regression(), epochs=3, batch_size=50, seed=0, validation=validation)
+    assert same(weights(plain), weights(watched))
+
+
+# ---------------------------------------------------------------------- trouble
+
+
+def test_nan_stops_with_the_last_good_weights() -> None:
+    calls = 0
+
+    def loss(D: NeuralBregman, x: Tensor, y: Tensor, targets: Tensor) -> Tensor:
+        nonlocal calls
+        calls += 1
+        value = (D(x, y) - targets).square().mean()
+        return value * torch.nan if calls == 60 else value
+
+    D = model()
+    with pytest.raises(TrainingDiverged, match=r"the loss of step 60 of fit must be finite.*Got nan.*learning_rate") as e:
+        fit(D, pairs(), loss, epochs=100, seed=0)
+    assert len(e.value.history) == 59
+    x, y, _ = pairs()
+    assert torch.isfinite(D(x, y)).all()
+
+
+def test_a_real_overflow_is_noticed() -> None:
+    D = model()
+    with pytest.raises(TrainingDiverged):
+        fit(D, pairs(), Regression(), epochs=100, learning_rate=1e12, seed=0)
+    assert all(torch.isfinite(tensor).all() for tensor in D.state_dict().values())
+
+
+def test_a_loss_that_grows_and_grows_stops() -> None:
+    calls = 0
+
+    def loss(D: NeuralBregman, x: Tensor, y: Tensor, targets: Tensor) -> Tensor:
+        nonlocal calls
+        calls += 1
+        return D(x, y).mean() * 0 + (1.0 if calls < 20 else 1e5)
+
+    with pytest.raises(TrainingDiverged, match="Got 100000 after 1 at the start"):
+        fit(model(), pairs(), loss, epochs=100, seed=0)
+    assert calls == 29
+
+
+def interrupting(at: int) -> Callable[..., Tensor]:
+    calls = 0
+
+    def loss(D: NeuralBregman, x: Tensor, y: Tensor, targets: Tensor) -> Tensor:
+        nonlocal calls
+        calls += 1
+        if calls == at:
+            os.kill(os.getpid(), signal.SIGINT)
+        return (D(x, y) - targets).square().mean()
+
+    return loss
+
+
+def test_interrupt_returns_what_is_learned_and_can_go_on(tmp_path: Path) -> None:
+    file = tmp_path / "run.safetensors"
+    whole, stopped = model(), model()
+    fit(whole, pairs(), interrupting(-1), epochs=10, batch_size=50, seed=0)
+    handler = signal.getsignal(signal.SIGINT)
+    history = fit(stopped, pairs(), interrupting(13), epochs=10, batch_size=50, seed=0, checkpoint=file)
+    assert signal.getsignal(signal.SIGINT) is handler
+    assert history.stopped == "interrupted"
+    assert len(history) == 3
+    assert not same(weights(whole), weights(stopped))
+    history = fit(model(5), pairs(), interrupting(-1), epochs=10, batch_size=50, seed=0, checkpoint=file)
+    assert history.stopped == "finished"
+    assert len(history) == 10
+    again = model(6)
+    fit(again, pairs(), interrupting(-1), epochs=10, batch_size=50, seed=0, checkpoint=file)
+    assert same(weights(whole), weights(again))
+
+
+def test_works_in_a_thread_where_signals_do_not() -> None:
+    found: list[History] = []
+    thread = threading.Thread(target=lambda: found.append(fit(model(), pairs(), Regression(), steps=3, seed=0)))
+    thread.start()
+    thread.join()
+    assert found[0].stopped == "finished"
+
+
+# ---------------------------------------------------------------------- checkpoints
+
+SCRIPT = """
+import os, signal, sys, torch
+from torch import nn
+from torch.utils.data import DataLoader, TensorDataset
+import askew
+from askew.divergences import Embedded, NeuralBregman
+from askew.losses import AllTriplets
+
+kind, file, result, kill_at = sys.argv[1], sys.argv[2], sys.argv[3], int(sys.argv[4])
+torch.manual_seed(3)
+x, labels = torch.randn(60, 4), torch.arange(60) % 3
+# Dropout and batch normalisation: random numbers and buffers that must be taken up too.
+model = Embedded(nn.Sequential(nn.Linear(4, 8), nn.BatchNorm1d(8), nn.Dropout(0.5)), NeuralBregman(8, widths=(8,)))
+data = (x, labels)
+if kind != "arrays":
+    own = torch.Generator().manual_seed(1) if kind == "own" else None
+    data = DataLoader(TensorDataset(x, labels), batch_size=20, shuffle=True, generator=own)
+loss, calls = AllTriplets(1.0), 0
+
+def killing(D, points, labels):
+    global calls
+    calls += 1
+    if calls == kill_at:
+        os.kill(os.getpid(), signal.SIGKILL)
+    return loss.of(D, points, labels)
+
+scores = lambda D: float(-D(x, x.flip(0)).mean())
+askew.fit(model, data, killing, epochs=8, batch_size=20, seed=5, checkpoint=file, checkpoint_every=4, calibrate=False,
+          learning_rate=1e-2, validation=scores, validate_every=3)
+torch.save(model.state_dict(), result)
+"""
+
+
+@pytest.mark.parametrize("kind", ["arrays", "loader", "own"])
+def test_killed_and_resumed_ends_with_the_same_weights(kind: str, tmp_path: Path) -> None:
+    environment = {**os.environ, "OMP_NUM_THREADS": "1"}
+
+    def run(name: str, kill_at: int) -> int:
+        script = [sys.executable, "-c", SCRIPT, kind, str(tmp_path / f"{name}.ckpt"), str(tmp_path / f"{name}.pt")]
+        return subprocess.run([*script, str(kill_at)], env=environment, check=False).returncode
+
+    assert run("whole", -1) == 0
+    assert run("killed", 11) == -signal.SIGKILL  # in the middle of an epoch, after the checkpoint of step 8
+    assert run("killed", 6) == -signal.SIGKILL  # at step 14 of the run, two after the checkpoint of step 12
+    assert run("killed", -1) == 0
+    whole, killed = (torch.load(tmp_path / f"{name}.pt", weights_only=True) for name in ("whole", "killed"))
+    assert same(whole, killed)
+    assert not list(tmp_path.glob(".*"))
+
+
+def test_checkpoint_of_another_run_is_refused(tmp_path: Path) -> None:
+    file = tmp_path / "run.safetensors"
+    fit(model(), pairs(), Regression(), epochs=2, seed=0, checkpoint=file)
+    with pytest.raises(ValueError, match=r"of a run with learning_rate=0\.01\. Got learning_rate=0\.03 instead\. Delete"):
+        fit(model(), pairs(), Regression(), epochs=2, seed=0, checkpoint=file, learning_rate=0.01)
+    with pytest.raises(ValueError, match="must be of the same data"):
+        fit(model(), pairs(seed=1), Regression(), epochs=2, seed=0, checkpoint=file)
+    torch.manual_seed(0)
+    other = NeuralBregman(3, widths=(9, 9))
+    with pytest.raises(ValueError, match="must be of the same model and optimiser"):
+        fit(other, pairs(), Regression(), epochs=2, seed=0, checkpoint=file)
+    file.write_bytes(file.read_bytes()[:-100])
+    with pytest.raises(ValueError, match="run.safetensors"):
+        fit(model(), pairs(), Regression(), epochs=2, seed=0, checkpoint=file)
+
+
+def test_finished_run_is_read_and_not_repeated(tmp_path: Path) -> None:
+    file = tmp_path / "deep" / "run.safetensors"
+    first, second = model(), model(1)
+    done = fit(first, pairs(), Regression(), epochs=3, seed=0, checkpoint=file, validation=pairs(seed=1))
+    again = fit(second, pairs(), interrupting(1), epochs=3, seed=0, checkpoint=file, validation=pairs(seed=1))
+    assert again == done
+    assert same(weights(first), weights(second))
+
+
+# ---------------------------------------------------------------------- what comes in
+
+
+@pytest.mark.parametrize(
+    ("change", "error", "match"),
+    [
+        ({"model": "nbd"}, TypeError, "model of fit must be an askew divergence. Got str"),
+        ({"model": make("euclidean", 3)}, ValueError, "model of fit must be one with parameters to learn"),
+        ({"loss": "squared"}, TypeError, "loss of fit must be one of askew.losses or a function"),
+        ({"data": (torch.rand(3, 3), torch.rand(3, 3))}, ValueError, "must be a tuple of 3: first points"),
+        ({"data": (torch.rand(3, 3), torch.rand(4, 3), torch.rand(3))}, ValueError, "equally long. Got first points 3"),
+        ({"data": (torch.rand(0, 3), torch.rand(0, 3), torch.rand(0))}, ValueError, "with at least one row"),
+        ({"data": (torch.rand(2, 3), torch.rand(2, 3), torch.tensor([1.0, torch.nan]))}, ValueError, r"targets\[1\] = nan"),
+        ({"data": (np.array(["a"]), np.array(["b"]), np.array(["c"]))}, TypeError, "must be an array of numbers"),
+        ({"data": torch.rand(3, 3)}, TypeError, r"data of fit must be a tuple \(first points"),
+        ({"data": iter([])}, TypeError, "something that can be gone through again each epoch"),
+        ({"data": [torch.rand(3)]}, ValueError, "must be a tuple of 3"),
+        ({"data": [(torch.rand(3, 3),)]}, ValueError, "a batch given to fit must be of 3 parts"),
+        ({"data": [([1.0], [2.0], [3.0])]}, TypeError, "must be a tuple of tensors"),
+        ({"epochs": 0}, ValueError, "epochs of fit must be a positive integer"),
+        ({"steps": 0.5}, ValueError, "steps of fit must be a positive integer"),
+        ({"batch_size": -1}, ValueError, "batch_size of fit must be a positive integer"),
+        ({"learning_rate": 0}, ValueError, "learning_rate of fit must be a finite number above zero"),
+        ({"warmup": 2}, ValueError, "warmup of fit must be a share of the steps"),
+        ({"clip": -1.0}, ValueError, "clip of fit must be a finite number above zero"),
+        ({"patience": 3}, ValueError, "patience of fit must be None where there is no validation"),
+        ({"loss": lambda D, x, y, t: D(x, y)}, TypeError, "the result of the loss of fit must be a tensor with one number"),
+    ],
+)
+def test_bad_arguments(change: dict[str, object], error: type[Exception], match: str) -> None:
+    arguments: dict[str, object] = {"model": model(), "data": pairs(), "loss": Regression(), "seed": 0, **change}
+    with pytest.raises(error, match=match):
+        fit(**arguments)  # type: ignore[arg-type]
+
+
+# ---------------------------------------------------------------------- what is seen
+
+
+def test_progress_bar_when_asked_for(capsys: pytest.CaptureFixture[str]) -> None:
+    fit(model(), pairs(), Regression(), steps=5, seed=0)
+    assert capsys.readouterr().err == ""
+    fit(model(), pairs(), Regression(), steps=5, seed=0, progress=True)
+    assert "5/5" in capsys.readouterr().err
+
+
+def test_tensorboard_gets_each_row(tmp_path: Path) -> None:
+    pytest.importorskip("tensorboard")
+    from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+
+    history = fit(model(), pairs(), Regression(), epochs=3, seed=0, tensorboard=tmp_path)
+    events = EventAccumulator(str(tmp_path)).Reload()
+    assert [event.value for event in events.Scalars("loss")] == pytest.approx(history["loss"])
+    assert [event.step for event in events.Scalars("loss")] == history["step"]
+
+
+def test_history_is_a_table() -> None:
+    history = fit(model(), pairs(), Regression(), epochs=30, seed=0)
+    lines = str(history).splitlines()
+    assert lines[0].split() == ["step", "epoch", "loss", "learning_rate", "seconds"]
+    assert len(lines) == 21
+    assert lines[-1].split()[0] == "30"
+    with pytest.raises(ValueError, match="column of a History must be one of 'step'"):
+        history["los"]
+
+
+def test_public_names() -> None:
+    assert askew.fit is fit
+    assert askew.losses.Regression is Regression
