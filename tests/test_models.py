@@ -638,11 +638,12 @@ def test_every_estimator_predicts_the_same_afterwards(tmp_path: Path, name: str)
     }
     if name not in data:
         pytest.skip(f"{name} is no learner, and is tested with its own kind")
-    learner = getattr(estimators, name)(**({"learner": estimators.DivergenceLearner(steps=5)} if "Neighbors" in name else {}))
-    settings = {"steps": 5, "random_state": 0, "progress": False}
-    learner.set_params(**{key: value for key, value in settings.items() if key in learner.get_params()}).fit(
-        *data[name]
-    )
+    learner = getattr(estimators, name)()
+    if "learner" in learner.get_params():
+        learner.set_params(learner=estimators.DivergenceLearner(steps=5, random_state=0, progress=False))
+    else:
+        learner.set_params(steps=5, random_state=0, progress=False)
+    learner.fit(*data[name])
     save(learner, tmp_path)
     again = load(tmp_path)
     assert type(again) is type(learner)

@@ -26,7 +26,7 @@ def written_out(
         for p in positives:
             near = {j: torch.sigmoid((matrix[a, p] - matrix[a, j]) / temperature) for j in others if j != p}
             terms.append((1 + sum(near[j] for j in positives if j != p)) / (1 + sum(near.values())))  # type: ignore[arg-type]
-        precisions.append(torch.stack(terms).mean())
+        precisions += terms
         softmax = (-matrix[a, others] / contrast_temperature).log_softmax(0)
         logarithms.append(torch.stack([softmax[others.index(p)] for p in positives]).mean())
     if not precisions:

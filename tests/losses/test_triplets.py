@@ -97,8 +97,8 @@ def test_counts_are_those_of_the_listed_triplets(
 @pytest.mark.parametrize("n", [150, 200])
 @pytest.mark.parametrize("classes", [3, 20, 60, 400])
 def test_counts_of_many_blocks_of_rows(n: int, classes: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("askew.losses.counting.CACHED_ELEMENTS", 7 * n)
-    monkeypatch.setattr("askew.losses.counting.BLOCK_ELEMENTS", 11 * n)
+    for rows, way in ((7, "SORTED"), (9, "COMPARED"), (11, "BLOCK")):
+        monkeypatch.setattr(f"askew.losses.counting.{way}_ELEMENTS", rows * n)
     generator = np.random.default_rng(n)
     matrix = (generator.integers(0, 9, (n, n)) / 8).astype(np.float32)
     labels = generator.integers(0, classes, n)
@@ -176,7 +176,8 @@ def test_a_transposed_matrix_is_read_by_rows() -> None:
     for labels in (torch.arange(150) // 5, torch.arange(150) % 2):
         compared(matrix.T, labels, 0.2)
         wide = torch.stack([matrix, matrix.T], -1)[:, :, 1]  # no order of rows or columns is dense
-        torch.testing.assert_close(AllTriplets()(wide, labels), AllTriplets()(matrix.T, labels))
+        for loss in (AllTriplets(), HardTriplets(), SemiHardTriplets()):
+            torch.testing.assert_close(loss(wide, labels), loss(matrix.T.contiguous(), labels))
 
 
 @pytest.mark.parametrize("kind", [torch.int32, torch.uint8, torch.float32, torch.float64, torch.bfloat16, torch.bool])

@@ -29,8 +29,10 @@ Array = npt.NDArray[Any]
 Integers = npt.NDArray[np.int64]
 Values = TypeVar("Values", Array, Tensor)
 
-# Elements of a block of rows: of the numpy ways, whose temporaries should stay in the cache, and of the torch way.
-CACHED_ELEMENTS = 1 << 14
+# Elements of a block of rows: of the numpy ways, whose temporaries (of 8 bytes in the sort, of one in the comparisons)
+# should stay in the cache, and of the torch way.
+SORTED_ELEMENTS = 1 << 14
+COMPARED_ELEMENTS = 1 << 16
 BLOCK_ELEMENTS = 1 << 22
 # In a sorted key, the bit that tells thresholds from negatives; below it is the place in the block.
 KIND = 1 << 27
@@ -75,7 +77,7 @@ def count_by_packed_sort(matrix: npt.NDArray[np.float32], labels: Array, margin:
     counts = np.empty_like(matrix)
     shift = _just_below(margin)
     ranks = np.arange(1, n + 1, dtype=np.int32)
-    step = max(1, CACHED_ELEMENTS // n)
+    step = max(1, SORTED_ELEMENTS // n)
     for first in range(0, n, step):
         block = matrix[first : first + step]
         rows = len(block)
@@ -129,7 +131,7 @@ def count_by_comparing(matrix: Array, others: Integers, filled: npt.NDArray[np.b
     flat[places] = math.inf
     flat[:: n + 1] = math.inf
     ranked = np.empty((n, width), dtype=np.int64)
-    step = max(1, CACHED_ELEMENTS // n)
+    step = max(1, COMPARED_ELEMENTS // n)
     for first in range(0, n, step):
         block, levels = counts[first : first + step], thresholds[first : first + step]
         rows = len(block)
@@ -159,7 +161,7 @@ def count_by_sorting(matrix: Tensor, labels: Tensor, margin: float, whole: bool 
 
 
 def _sorted_rows(matrix: Tensor, labels: Tensor, margin: float, first: int, last: int) -> Tensor:
-    block = matrix[first:last]
+    block = matrix[first:last].contiguous()
     n = block.shape[1]
     same = labels[first:last, None] == labels
     index = torch.arange(n, device=block.device)
@@ -177,7 +179,6 @@ def _sorted_rows(matrix: Tensor, labels: Tensor, margin: float, first: int, last
 # ---------------------------------------------------------------------- thresholds
 
 
-@torch.compiler.assume_constant_result  # type: ignore[untyped-decorator]
 def _rounding(margin: float, single: bool) -> tuple[float, float, bool]:
     """Return the margin as the dtype has it, half the step below it, and whether its last bit is set.
 
@@ -189,14 +190,17 @@ def _rounding(margin: float, single: bool) -> tuple[float, float, bool]:
     return float(rounded), half, bits % 2 == 1
 
 
+# What torch.compiler.assume_constant_result does, without its import of the whole compiler, which takes seconds.
+_rounding._dynamo_marked_constant = True  # type: ignore[attr-defined]
+
+
 def _just_below(margin: float) -> float:
     """Return the number that n - p must be below to be rounded below the margin in float32.
 
     If the number itself is on the other side than the sort puts it, one nearby is returned: nearer than float32 can
     be to it, and far enough for float64 to keep it apart when it is added to p.
     """
-    margins: tuple[float, float, bool] = _rounding(margin, single=True)
-    rounded, half, odd = margins
+    rounded, half, odd = _rounding(margin, single=True)
     nudge = half * 2.0**-24
     if margin > 0:
         return rounded - half if odd else rounded - half - nudge

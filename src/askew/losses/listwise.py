@@ -40,7 +40,7 @@ class _ListwiseLoss(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, matrix: Tensor, groups: list[_Anchors], settings: tuple[float, float, float]) -> Tensor:
         values = matrix.detach()
-        number = sum(len(group.rows) for group in groups)
+        number = _numbers(groups)
         total = values.new_zeros(())
         gradient = torch.zeros_like(values) if ctx.needs_input_grad[0] else None
         for group in groups:
@@ -64,23 +64,29 @@ class _ListwiseLoss(torch.autograd.Function):
 
 
 def _anchors_loss(
-    matrix: Tensor, group: _Anchors, number: int, settings: tuple[float, float, float], gradient: Tensor | None
+    matrix: Tensor,
+    group: _Anchors,
+    numbers: tuple[int, int],
+    settings: tuple[float, float, float],
+    gradient: Tensor | None,
 ) -> Tensor:
-    """Return what one group adds to the loss of a number of anchors, and write the gradient of its rows."""
+    """Return what one group adds to the loss, and write the gradient of its rows."""
+    number, pairs = numbers
     temperature, contrast, contrast_temperature = settings
     every = len(group.rows) == len(matrix)
     items = (matrix if every else matrix[group.rows]).gather(1, group.columns)
     scaled = items * (1 / temperature)
     own = scaled[:, : group.positives] if group.picks is None else scaled.gather(1, group.picks)
     slopes = None if gradient is None else (torch.empty_like(items), torch.empty_like(own))
-    value = (1 - _precision(scaled, own, group.positives, slopes)).sum() / (number * own.shape[1])
+    share = group.positives / (pairs * own.shape[1])
+    value = (1 - _precision(scaled, own, group.positives, slopes)).sum() * share
     if slopes is not None:
         to_items, to_own = slopes
         if group.picks is None:
             to_items[:, : group.positives] += to_own
         else:
             to_items.scatter_add_(1, group.picks, to_own)
-        to_items.mul_(1 / (number * own.shape[1] * temperature))
+        to_items.mul_(share / temperature)
     if contrast:
         logarithms = items.mul_(-1 / contrast_temperature).log_softmax(1)
         weight = contrast / (number * group.positives)
@@ -93,6 +99,11 @@ def _anchors_loss(
     elif gradient is not None:
         gradient[group.rows] = torch.zeros_like(matrix[group.rows]).scatter_(1, group.columns, to_items)
     return value
+
+
+def _numbers(groups: list[_Anchors]) -> tuple[int, int]:
+    """Return the number of anchors, and of pairs of an anchor and a positive, scored or not."""
+    return sum(len(group.rows) for group in groups), sum(len(group.rows) * group.positives for group in groups)
 
 
 def _precision(items: Tensor, own: Tensor, positives: int, slopes: tuple[Tensor, Tensor] | None) -> Tensor:
@@ -159,12 +170,12 @@ def _groups(labels: Tensor, max_pairs: int | None) -> list[_Anchors]:
 def _weights(matrix: Tensor, groups: list[_Anchors]) -> tuple[Tensor, Tensor, Tensor]:
     """Return the weights of all pairs in the mean of precisions and in that of logarithms, and which are positive."""
     scores, shares = torch.zeros_like(matrix), torch.zeros_like(matrix)
-    number = sum(len(group.rows) for group in groups)
+    number, pairs = _numbers(groups)
     for group in groups:
         columns, rows = group.columns[:, : group.positives], group.rows[:, None]
         shares[rows, columns] = 1 / (number * group.positives)
         scored = columns if group.picks is None else columns.gather(1, group.picks)
-        scores[rows, scored] = 1 / (number * scored.shape[1])
+        scores[rows, scored] = group.positives / (pairs * scored.shape[1])
     return scores, shares, shares > 0
 
 
@@ -174,7 +185,7 @@ def _all_weights(matrix: Tensor, labels: Tensor) -> tuple[Tensor, Tensor, Tensor
     positive = positive & negative.any(1, keepdim=True)
     number = positive.sum(1, keepdim=True) * positive.any(1).sum()
     shares = positive.to(matrix.dtype) / number.clamp_min(1)
-    return shares, shares, positive
+    return positive.to(matrix.dtype) / positive.sum().clamp_min(1), shares, positive
 
 
 def _plain_loss(
@@ -198,13 +209,15 @@ class Listwise(LabelLoss):
     r"""One minus the smooth average precision of each anchor's ranking, plus a supervised contrastive term.
 
     .. math::
-        1 - \operatorname{mean}_a \operatorname{mean}_p
+        1 - \operatorname{mean}_{a, p}
         \frac{1 + \sum_{p' \ne p} s(D_{ap} - D_{ap'})}{1 + \sum_{j \ne p, a} s(D_{ap} - D_{aj})}
         - c \operatorname{mean}_a \operatorname{mean}_p \log \frac{e^{-D_{ap} / t}}{\sum_{j \ne a} e^{-D_{aj} / t}},
         \qquad s(u) = \frac{1}{1 + e^{-u / \tau}}
 
-    over anchors a that have a positive and a negative, and all their positives p. Without such an anchor the loss and
-    its gradient are zero. A NaN anywhere in the matrix makes both NaN.
+    over anchors a that have a positive and a negative, and all their positives p. The first mean is over pairs, so
+    that a large class counts for more than a small one; a mean over anchors first gave less AUC where classes differ
+    in size.
+    Without such an anchor the loss and its gradient are zero. A NaN anywhere in the matrix makes both NaN.
 
     Use it on small and middle-sized tables that are judged by the ranking of neighbours: mean average precision is
     what it minimises. The temperature is meant for divergences of about 1, as they are after

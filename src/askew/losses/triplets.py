@@ -28,7 +28,7 @@ __all__ = ["AllTriplets", "HardTriplets", "SemiHardTriplets", "TripletMargin"]
 MOST_PASSES = 24
 FEWEST_ROWS = 128
 # Elements that are widened to float64 at a time.
-WIDE_ELEMENTS = 1 << 18
+WIDE_ELEMENTS = 1 << 14
 
 
 class _MeanOfTriplets(torch.autograd.Function):
@@ -237,7 +237,7 @@ class SemiHardTriplets(LabelLoss):
         positive, negative = relations(labels.to(matrix.device))
         with torch.no_grad():
             # Half precision can be sorted but not searched on all devices; widening changes no order.
-            values = matrix.float() if matrix.dtype == torch.bfloat16 else matrix.detach()
+            values = (matrix.float() if matrix.dtype == torch.bfloat16 else matrix.detach()).contiguous()
             values = values.clamp_max(torch.finfo(values.dtype).max)  # only what is no negative is infinite
             ordered, order = values.masked_fill(~negative, torch.inf).sort(1)
             place = torch.searchsorted(ordered, values, right=True)

@@ -36,7 +36,7 @@ STEPS = ((0, 1.0), (150, 3.0), (500, 10.0))
 RELAXATION = 1.6
 CHECK_EVERY = 20
 
-# Steps for each penalty in cross-validation, where each starts at the solution of the penalty before it, and rows of it.
+# Rows of the cross-validation, and steps for each penalty, which start at the solution of the penalty before it.
 TRIAL_STEPS = 120
 TRIAL_POINTS = 240
 
@@ -245,7 +245,8 @@ def fit_pairs(
     owner = "fit_pairs"
     rows = check_rows(x, "x", owner)
     classes = check_labels(labels, owner, len(rows))
-    checks.check_size(max_points, f"max_points of {owner}")
+    if checks.check_size(max_points, f"max_points of {owner}") < 2:
+        raise ValueError(checks.problem(f"max_points of {owner}", "at least 2", max_points))
     checks.check_size(max_iterations, f"max_iterations of {owner}")
     checks.check_positive(tolerance, f"tolerance of {owner}")
     generator = np.random.default_rng(seed)

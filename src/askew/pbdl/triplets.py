@@ -28,7 +28,7 @@ PENALTIES = (10.0, 2.0, 0.5, 0.1, 0.02)
 # Triplets of each trial in cross-validation; a linear program of all of them takes seconds.
 TRIAL_TRIPLETS = 300
 TRIAL_TOLERANCE = 3e-3
-TRIAL_ITERATIONS = 4
+TRIAL_ITERATIONS = 2
 
 # Cuts before the first solution, between each point and its nearest ones, and added to each row and column after it.
 FIRST_CUTS = 8

@@ -154,7 +154,7 @@ class Run:
         calibrate = getattr(self.model, "calibrate", None)
         if calibrate is None or not isinstance(self.loss, Loss):
             return
-        batch = self.source.sample(CALIBRATION_ROWS)
+        batch = self._checked(self.source.sample(CALIBRATION_ROWS))
         self.model.eval()
         if isinstance(self.loss, PairLoss):
             targets = batch[2].clamp_min(0)
@@ -214,15 +214,19 @@ class Run:
 
     def _loss(self, batch: tuple[Tensor, ...]) -> Tensor:
         """Return the loss of a batch. A run over several processes gathers its batch here."""
-        if isinstance(self.loss, Loss) and len(batch) != len(self.loss.parts):
-            must = f"of {len(self.loss.parts)} parts: {', '.join(self.loss.parts)}"
-            raise ValueError(checks.problem("a batch given to fit", must, f"{len(batch)} parts"))
+        batch = self._checked(batch)
         with torch.autocast(self.device.type, dtype=torch.bfloat16, enabled=self.settings.autocast):
             result = self.loss.of(self.model, *batch) if isinstance(self.loss, Loss) else self.loss(self.model, *batch)
         if not (isinstance(result, Tensor) and result.numel() == 1):
             got = tuple(result.shape) if isinstance(result, Tensor) else type(result).__name__
             raise TypeError(checks.problem("the result of the loss of fit", "a tensor with one number", got))
         return result.reshape(())
+
+    def _checked(self, batch: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
+        if isinstance(self.loss, Loss) and len(batch) != len(self.loss.parts):
+            must = f"of {len(self.loss.parts)} parts: {', '.join(self.loss.parts)}"
+            raise ValueError(checks.problem("a batch given to fit", must, f"{len(batch)} parts"))
+        return batch
 
     def _watch(self, value: float) -> None:
         """Keep good weights at hand; raise if the loss tells that the present ones are not."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import multiprocessing
 import os
 import signal
 import sys
@@ -57,8 +58,8 @@ def interruption() -> Iterator[Callable[[], bool]]:
 @contextlib.contextmanager
 def progress_bar(show: bool | None, total: int, done: int, what: str) -> Iterator[Callable[[int, float], None]]:
     """Give a function that moves a progress bar to a step and shows the loss; by default on a terminal only."""
-    if show is None:
-        show = sys.stderr.isatty()
+    if show is None:  # worker processes of a search would draw over each other
+        show = sys.stderr.isatty() and multiprocessing.parent_process() is None
     if not show:
         yield lambda step, loss: None
         return
@@ -69,7 +70,8 @@ def progress_bar(show: bool | None, total: int, done: int, what: str) -> Iterato
         TextColumn("loss {task.fields[loss]:.4g}"),
         TimeRemainingColumn(),
     )
-    with Progress(*columns, console=Console(stderr=True), transient=True) as bar:
+    console = Console(stderr=True)
+    with Progress(*columns, console=console, transient=console.is_terminal) as bar:
         task = bar.add_task(what, total=total, completed=done, loss=float("nan"))
         yield lambda step, loss: bar.update(task, completed=step, loss=loss)
 
