@@ -1,8 +1,8 @@
 """Ranking on six tables with default settings: mean average precision and AUC beside the paper's, and seconds of a fit.
 
 Each split holds out 20 % of the rows as queries; the other 80 % are what is learned from and what is ranked, by
-D(query, item), ties averaged. Nothing of the held-out rows enters any choice. Needs the six files of the UCI repository in
-the folder that ASKEW_DATA names.
+D(query, item), ties averaged. Nothing of the held-out rows enters any choice. Needs the six files of the UCI
+repository in the folder that ASKEW_DATA names.
 
     python benchmarks/tables.py                   # all methods, 10 splits, two processes
     python benchmarks/tables.py --time            # seconds of DivergenceLearner() with its defaults, all cores
@@ -92,7 +92,9 @@ def show(found: dict[tuple[str, str], list[Result]], methods: list[str], tables:
     chosen = {table: [r[3] for r in found.get(("nbd, encoder chosen", table), [])] for table in tables}
     for table, choices in chosen.items():
         if choices:
-            print(f"{table}: an encoder was chosen in {sum(c.startswith('encoder') for c in choices)} of {len(choices)}")
+            print(
+                f"{table}: an encoder was chosen in {sum(c.startswith('encoder') for c in choices)} of {len(choices)}"
+            )
 
 
 def main() -> None:
@@ -101,7 +103,9 @@ def main() -> None:
     parser.add_argument("--tables", nargs="+", default=table_names(), choices=table_names())
     parser.add_argument("--methods", nargs="+", default=list(METHODS), choices=list(METHODS))
     parser.add_argument("--jobs", type=int, default=2)
-    parser.add_argument("--rows", type=Path, help="append each result to this file as a line of JSON; those in it are kept")
+    parser.add_argument(
+        "--rows", type=Path, help="append each result to this file as a line of JSON; those in it are kept"
+    )
     parser.add_argument("--time", action="store_true", help="only time DivergenceLearner() on each table, all cores")
     arguments = parser.parse_args()
     if arguments.time:

@@ -4,7 +4,7 @@ from askew import checks, data, divergences, encoders, losses, potentials, score
 from askew.divergences import Bregman, Divergence, Embedded, NeuralBregman, make, names
 from askew.estimators import DivergenceLearner, DivergenceNeighborsClassifier, PairRegressor, TripletLearner
 from askew.models import export, load, save
-from askew.training import History, TrainingDiverged, fit
+from askew.training import History, TrainingDivergedError, fit
 
 __version__ = "0.1.0"
 
@@ -17,7 +17,7 @@ __all__ = [
     "History",
     "NeuralBregman",
     "PairRegressor",
-    "TrainingDiverged",
+    "TrainingDivergedError",
     "TripletLearner",
     "checks",
     "data",

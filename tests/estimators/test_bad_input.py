@@ -18,6 +18,10 @@ PAIRS, TARGETS = GENERATOR.normal(size=(40, 2, 3)), GENERATOR.uniform(size=40)
 TRIPLETS = GENERATOR.normal(size=(40, 3, 3))
 
 
+def short(value: object) -> str:
+    return value if isinstance(value, str) else type(value).__name__
+
+
 def quick(**changes: Any) -> DivergenceLearner:
     return DivergenceLearner(**{"encoder": None, "steps": 10, "random_state": 0, **changes})
 
@@ -47,7 +51,7 @@ def with_nan() -> np.ndarray[Any, Any]:
         (X[:1], LABELS[:1], "at least two classes"),
         (X * np.inf, LABELS, "infinity|NaN"),
     ],
-    ids=str,
+    ids=short,
 )
 def test_labels_and_points(points: Any, labels: Any, match: str) -> None:
     with np.errstate(invalid="ignore"), pytest.raises(ValueError, match=match):
@@ -109,7 +113,11 @@ def test_strings_booleans_and_mixed_labels() -> None:
 @pytest.mark.parametrize(
     ("changes", "error", "match"),
     [
-        ({"divergence": "nbdd"}, ValueError, "divergence of DivergenceLearner must be one of 'nbd'.*Did you mean 'nbd'"),
+        (
+            {"divergence": "nbdd"},
+            ValueError,
+            "divergence of DivergenceLearner must be one of 'nbd'.*Did you mean 'nbd'",
+        ),
         ({"divergence": 3}, ValueError, "divergence of DivergenceLearner must be one of"),
         ({"divergence": askew.make("nbd", 7)}, ValueError, "divergence of DivergenceLearner must be of dim 4"),
         ({"encoder": "cnn"}, ValueError, "encoder of DivergenceLearner must be one of 'auto', 'mlp'"),
@@ -137,7 +145,7 @@ def test_parameters(changes: dict[str, Any], error: type[Exception], match: str)
         (PAIRS[:0], TARGETS[:0], "0 sample"),
         (PAIRS, ["a"] * 40, "could not convert string to float"),
     ],
-    ids=str,
+    ids=short,
 )
 def test_pairs(pairs: Any, targets: Any, match: str) -> None:
     with pytest.raises(ValueError, match=match):
@@ -150,9 +158,9 @@ def test_pairs(pairs: Any, targets: Any, match: str) -> None:
         (TRIPLETS[:, :2], r"triplets of TripletLearner must be of shape \(n, 3, dim\). Got \(40, 2, 3\)"),
         (TRIPLETS[0], r"triplets of TripletLearner must be of shape \(n, 3, dim\). Got \(3, 3\)"),
         (TRIPLETS[:0], "0 sample"),
-        (TRIPLETS * np.inf, "infinity"),
+        (np.abs(TRIPLETS) * np.inf, "infinity"),
     ],
-    ids=str,
+    ids=short,
 )
 def test_triplets(triplets: Any, match: str) -> None:
     with pytest.raises(ValueError, match=match):
@@ -169,7 +177,7 @@ def test_another_number_of_features_afterwards() -> None:
     learner = quick().fit(X, LABELS)
     with pytest.raises(ValueError, match="X has 3 features, but DivergenceLearner is expecting 4"):
         learner.pairwise(X[:, :3])
-    with pytest.raises(ValueError, match="of points with 4 features, as in fit. Got 3"):
+    with pytest.raises(ValueError, match=r"of points with 4 features, as in fit\. Got 3"):
         learner.pair_distance(PAIRS)
 
 

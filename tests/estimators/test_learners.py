@@ -46,13 +46,13 @@ def test_ways_to_ask_agree(which: str, request: pytest.FixtureRequest) -> None:
     pairs = np.stack([queries, items], axis=1)
     np.testing.assert_allclose(learner.pair_distance(pairs), matrix.diagonal(), rtol=2e-3)
     first, second = (torch.from_numpy(learner.transform(part)) for part in (queries, items))
-    np.testing.assert_allclose(learner.divergence_.pairwise(first, second).detach(), matrix, rtol=1e-6)
+    np.testing.assert_allclose(learner.divergence_.pairwise(first, second).detach(), matrix, rtol=1e-3)
     model = learner.model_
     assert isinstance(model, Embedded)
     np.testing.assert_allclose(
-        model.pairwise(torch.from_numpy(queries), torch.from_numpy(items)).detach(), matrix, rtol=1e-6
+        model.pairwise(torch.from_numpy(queries), torch.from_numpy(items)).detach(), matrix, rtol=1e-3
     )
-    np.testing.assert_array_equal(learner.pairwise(items), learner.pairwise(items, items))
+    np.testing.assert_allclose(learner.pairwise(items), learner.pairwise(items, items), rtol=1e-3)
     np.testing.assert_array_equal(learner.pair_distance(np.stack([items, items], axis=1)), 0)
 
 
@@ -82,13 +82,14 @@ def test_neighbors_are_the_nearest_training_points(learner: DivergenceLearner) -
 def test_blocks_do_not_change_the_result(learner: DivergenceLearner, monkeypatch: pytest.MonkeyPatch) -> None:
     whole, nearest = learner.pairwise(X), learner.kneighbors(n_neighbors=4)
     monkeypatch.setattr("askew.estimators.base.BLOCK_ENTRIES", 1000)
-    np.testing.assert_allclose(learner.pairwise(X), whole, rtol=1e-4, atol=1e-6)
+    np.testing.assert_allclose(learner.pairwise(X), whole, rtol=1e-3)
     np.testing.assert_array_equal(learner.kneighbors(n_neighbors=4)[1], nearest[1])
 
 
 def test_seed_repeats() -> None:
     results = [
-        DivergenceLearner(encoder=None, steps=10, random_state=seed).fit(X, LABELS).pairwise(X[:9]) for seed in (1, 1, 2)
+        DivergenceLearner(encoder=None, steps=10, random_state=seed).fit(X, LABELS).pairwise(X[:9])
+        for seed in (1, 1, 2)
     ]
     np.testing.assert_array_equal(results[0], results[1])
     assert not np.array_equal(results[0], results[2])

@@ -18,16 +18,15 @@ Floats = NDArray[np.float64]
 def reference(x: Floats, labels: NDArray[Any], penalty: float) -> float:
     """The optimum by a generic solver, one piece for each row."""
     cvxpy = pytest.importorskip("cvxpy")
-    n = len(x)
-    z, a = cvxpy.Variable(n), cvxpy.Variable(x.shape)
-    terms, constraints = [], []
-    for i in range(n):
-        for j in range(n):
-            divergence = z[i] - z[j] - a[j] @ (x[i] - x[j])
-            constraints.append(divergence >= 0)
-            terms.append(divergence if labels[i] == labels[j] else cvxpy.pos(2 - divergence))
+    n, ones = len(x), np.ones((1, len(x)))
+    z, a = cvxpy.Variable((n, 1)), cvxpy.Variable(x.shape)
+    # D_ij = z_i - <a_j, x_i> - (z_j - <a_j, x_j>)
+    at_zero = z - cvxpy.sum(cvxpy.multiply(a, x), axis=1, keepdims=True)
+    divergences = z @ ones - x @ a.T - (at_zero @ ones).T
+    similar = labels[:, None] == labels
+    loss = cvxpy.sum(divergences[similar]) + cvxpy.sum(cvxpy.pos(2 - divergences[~similar]))
     slopes = cvxpy.sum(cvxpy.max(cvxpy.abs(a), axis=0))
-    problem = cvxpy.Problem(cvxpy.Minimize(cvxpy.sum(cvxpy.hstack(terms)) + penalty * slopes), constraints)
+    problem = cvxpy.Problem(cvxpy.Minimize(loss + penalty * slopes), [divergences >= 0])
     return float(problem.solve(solver="CLARABEL"))
 
 
@@ -50,13 +49,15 @@ def blobs(n: int, dim: int, seed: int = 0) -> tuple[Floats, NDArray[np.int64]]:
     return x, labels
 
 
-@pytest.mark.parametrize(("n", "dim", "part"), [(12, 2, 1.0), (12, 2, 0.1), (16, 3, 1.0), (16, 3, 0.01)])
-@pytest.mark.parametrize("noise", [False, True])
+@pytest.mark.parametrize(
+    ("n", "dim", "part", "noise"),
+    [(12, 2, 1.0, False), (12, 2, 0.01, True), (16, 3, 1.0, True), (16, 3, 0.1, False), (20, 2, 0.1, True)],
+)
 def test_optimum_is_that_of_a_generic_solver(n: int, dim: int, part: float, noise: bool) -> None:
     x, labels = blobs(n, dim)
     if noise:
         labels = np.random.default_rng(1).integers(0, 2, n)
-    fit = fit_pairs(x, labels, penalty=part * n, tolerance=1e-9, max_iterations=6000)
+    fit = fit_pairs(x, labels, penalty=part * n, tolerance=1e-9, max_iterations=4000)
     best = reference(x, labels, fit.penalty)
     # What is returned obeys all constraints, so that it can only be above.
     assert best * (1 - 1e-6) <= fit.objective <= best * (1 + 2e-3)
@@ -109,10 +110,10 @@ def test_learns_what_the_euclidean_distance_cannot_see() -> None:
 
 def test_plain_accuracy_prefers_nothing_where_most_pairs_are_similar() -> None:
     generator = np.random.default_rng(0)
-    x = generator.normal(size=(60, 2))
-    labels = (generator.random(60) < 0.1 + 0.2 * (x[:, 0] > 0)).astype(int)
+    x = generator.normal(size=(40, 2))
+    labels = (generator.random(40) < 0.1 + 0.2 * (x[:, 0] > 0)).astype(int)
     plain = fit_pairs(x, labels, balanced=False)
-    assert plain.scores[plain.penalty] == pytest.approx(plain.scores[6e4])
+    assert plain.scores[plain.penalty] == pytest.approx(plain.scores[4e4])
     assert fit_pairs(x, labels).penalty < plain.penalty
 
 
@@ -180,9 +181,9 @@ def test_bad_input() -> None:
         fit_pairs(x + np.inf, [0, 1, 0, 1])
     with pytest.raises(ValueError, match=r"labels of fit_pairs must be of shape \(4,\)"):
         fit_pairs(x, [0, 1])
-    with pytest.raises(ValueError, match="penalty of fit_pairs must be a finite number above zero. Got -1"):
+    with pytest.raises(ValueError, match=r"penalty of fit_pairs must be a finite number above zero\. Got -1"):
         fit_pairs(x, [0, 1, 0, 1], penalty=-1)
-    with pytest.raises(ValueError, match="folds of fit_pairs must be at least 2. Got 1 instead. Without"):
+    with pytest.raises(ValueError, match=r"folds of fit_pairs must be at least 2\. Got 1 instead\. Without"):
         fit_pairs(x, [0, 1, 0, 1], folds=1)
-    with pytest.raises(ValueError, match="max_points of fit_pairs must be at least 2. Got 1"):
+    with pytest.raises(ValueError, match=r"max_points of fit_pairs must be at least 2\. Got 1"):
         fit_pairs(x, [0, 1, 0, 1], max_points=1)

@@ -99,7 +99,7 @@ def test_bad_arrays_are_named() -> None:
         check_rows([["red"]], "x", "f")
     with pytest.raises(ValueError, match=r"targets of f must be of shape \(3,\), one for each row\. Got \(2,\)"):
         check_values([1.0, 2.0], "targets", "f", 3)
-    with pytest.raises(ValueError, match="at least two classes. Got 1 class instead"):
+    with pytest.raises(ValueError, match=r"at least two classes\. Got 1 class instead"):
         check_labels([1, 1, 1], "f", 3)
     with pytest.raises(ValueError, match=r"labels of f must be finite\. Got labels\[1\] = nan"):
         check_labels([1.0, float("nan")], "f", 2)

@@ -86,9 +86,7 @@ SOURCES = {
     "iris": _Source("iris.data", f"{ARCHIVE}/iris/iris.data", (150, 5), _class_last),
     "wine": _Source("wine.data", f"{ARCHIVE}/wine/wine.data", (178, 14), _class_first),
     "balance": _Source("balance-scale.data", f"{ARCHIVE}/balance-scale/balance-scale.data", (625, 5), _class_first),
-    "transfusion": _Source(
-        "transfusion.data", f"{ARCHIVE}/blood-transfusion/transfusion.data", (748, 5), _class_last
-    ),
+    "transfusion": _Source("transfusion.data", f"{ARCHIVE}/blood-transfusion/transfusion.data", (748, 5), _class_last),
     "car": _Source("car.data", f"{ARCHIVE}/car/car.data", (1728, 7), _car),
     "abalone": _Source("abalone.data", f"{ARCHIVE}/abalone/abalone.data", (4177, 9), _abalone),
 }
@@ -143,7 +141,9 @@ def load_table(name: str, folder: str | os.PathLike[str] | None = None) -> Table
     try:
         points, labels = source.read(np.array(rows))
     except ValueError as error:
-        raise ValueError(checks.problem(f"{str(path)!r}", "the published file", f"a cell like this: {error}")) from error
+        raise ValueError(
+            checks.problem(f"{str(path)!r}", "the published file", f"a cell like this: {error}")
+        ) from error
     return Table(name, points, labels)
 
 

@@ -105,7 +105,8 @@ class BaseLearner(BaseEstimator):  # type: ignore[misc]
         array = self._tuples(pairs, 2)
         with torch.inference_mode():
             images = [self._images(torch.from_numpy(np.ascontiguousarray(array[:, i]))) for i in range(2)]
-            return self.divergence_(*images).numpy()
+            values: Tensor = self.divergence_(*images)
+            return values.numpy()
 
     def kneighbors(
         self, X: ArrayLike | None = None, n_neighbors: int = 5, return_distance: bool = True
@@ -186,10 +187,10 @@ class BaseLearner(BaseEstimator):  # type: ignore[misc]
         if self.encoder is not None and not isinstance(self.encoder, nn.Module):
             checks.check_name(self.encoder, ENCODERS, f"encoder of {owner}")
 
-    def _scaling(self, points: Tensor) -> nn.Module:
+    def _scaling(self, points: Tensor, encoder: str | nn.Module | None) -> nn.Module:
         """Return what brings features to one scale; where that would leave a domain, points stay as they are."""
         dim = points.shape[-1]
-        domain = self._named_divergence(dim).domain if self.encoder is None else REAL
+        domain = self._named_divergence(dim).domain if encoder is None else REAL
         return Standardize(dim).fit(points) if self.scale and domain == REAL else Standardize(dim)
 
     def _named_divergence(self, dim: int) -> Divergence:
@@ -274,7 +275,11 @@ class BaseLearner(BaseEstimator):  # type: ignore[misc]
             self.divergence_: Divergence = model.divergence.eval()
         else:
             self.encoder_, self.divergence_ = scaling.eval(), model.eval()
-        self.items_ = self._images(points).numpy()
+        images = self._images(points)
+        if self.divergence_.domain != REAL:  # nothing has looked at the points yet where nothing was trained
+            with torch.inference_mode():
+                self.divergence_(images, images)
+        self.items_ = images.numpy()
         logger.info("%s: %s", type(self).__name__, choice)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from typing import Any, ClassVar
 
 import numpy as np
@@ -30,8 +31,8 @@ HELD_OUT_SHARE, HELD_OUT_ROWS = 0.25, 1000
 class DivergenceLearner(TransformerMixin, BaseLearner):  # type: ignore[misc]
     """Learn a divergence from labels, so that points of a class are near to each other.
 
-    ``fit`` scales the features, learns a divergence D(x, y) whose order puts points of the class of x first, and keeps the
-    training points for :meth:`kneighbors`. Nothing needs to be tuned: steps, batch and learning rate follow from the
+    ``fit`` scales the features, learns a divergence D(x, y) whose order puts points of the class of x first, and keeps
+    the training points for :meth:`kneighbors`. Nothing needs to be tuned: steps, batch and learning rate follow from the
     table, and whether an encoder is learned in front of the divergence is decided on a part of the training data that
     is held out for it; ``choice_`` says what was chosen.
 
@@ -108,7 +109,7 @@ class DivergenceLearner(TransformerMixin, BaseLearner):  # type: ignore[misc]
         points, labels = self._labelled(X, y)
         seed = self._seed()
         encoder, reason = self._choose(points, labels, seed)
-        scaling = self._scaling(points)
+        scaling = self._scaling(points, encoder)
         model, history = self._learn(scaling(points), labels, encoder, seed)
         self._keep(scaling, model, history, reason, points)
         return self
@@ -130,7 +131,9 @@ class DivergenceLearner(TransformerMixin, BaseLearner):  # type: ignore[misc]
     def _labelled(self, X: ArrayLike, y: ArrayLike) -> tuple[Tensor, Tensor]:
         """Return points and labels as numbers; keep the labels."""
         array, given = validate_data(self, X, y, dtype=np.float64, order="C")
-        check_classification_targets(given)
+        with warnings.catch_warnings():  # many small classes are the rule in metric learning
+            warnings.filterwarnings("ignore", "The number of unique classes", UserWarning)
+            check_classification_targets(given)
         self.labels_ = given
         self.classes_, numbers = np.unique(given, return_inverse=True)
         counts = np.bincount(numbers)
@@ -157,7 +160,7 @@ class DivergenceLearner(TransformerMixin, BaseLearner):  # type: ignore[misc]
         rows, rest = train_test_split(
             np.arange(len(points)), test_size=share, stratify=labels.numpy() if balanced else None, random_state=seed
         )
-        scaling = self._scaling(points[rows])
+        scaling = self._scaling(points[rows], None)
         for name, encoder in (("without encoder", None), ("with encoder", "mlp")):
             model, history = self._learn(scaling(points[rows]), labels[rows], encoder, seed)
             if history.stopped == "interrupted":

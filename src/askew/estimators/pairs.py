@@ -81,7 +81,7 @@ class PairRegressor(RegressorMixin, BaseLearner):  # type: ignore[misc]
         targets = self._targets(y, len(pairs))
         seed = self._seed()
         encoder, reason = self._choose(pairs, targets, seed)
-        scaling = self._scaling(pairs.flatten(0, 1))
+        scaling = self._scaling(pairs.flatten(0, 1), encoder)
         model, history = self._learn(scaling(pairs), targets, encoder, seed)
         self._keep(scaling, model, history, reason, distinct_rows(pairs.flatten(0, 1)))
         return self
@@ -101,7 +101,9 @@ class PairRegressor(RegressorMixin, BaseLearner):  # type: ignore[misc]
         if array.min() < 0:
             first = int(np.argmax(array < 0))
             mend = "A divergence cannot be negative; of a similarity s take max(s) - s."
-            raise ValueError(checks.problem(f"targets of {owner}", "at least 0", f"targets[{first}] = {array[first]:g}", mend))
+            raise ValueError(
+                checks.problem(f"targets of {owner}", "at least 0", f"targets[{first}] = {array[first]:g}", mend)
+            )
         return torch.from_numpy(array).to(torch.get_default_dtype())
 
     def _choose(self, pairs: Tensor, targets: Tensor, seed: int) -> tuple[str | nn.Module | None, str]:
@@ -112,7 +114,7 @@ class PairRegressor(RegressorMixin, BaseLearner):  # type: ignore[misc]
             return decided
         order = torch.randperm(len(pairs), generator=torch.Generator().manual_seed(seed))
         rest, rows = order.tensor_split([int(HELD_OUT_SHARE * len(pairs))])
-        scaling = self._scaling(pairs[rows].flatten(0, 1))
+        scaling = self._scaling(pairs[rows].flatten(0, 1), None)
         for name, encoder in (("without encoder", None), ("with encoder", "mlp")):
             model, history = self._learn(scaling(pairs[rows]), targets[rows], encoder, seed)
             if history.stopped == "interrupted":

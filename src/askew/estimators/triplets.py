@@ -78,7 +78,7 @@ class TripletLearner(BaseLearner):
         triplets = torch.from_numpy(np.ascontiguousarray(self._tuples(X, 3, reset=True)))
         seed = self._seed()
         encoder, reason = self._choose(triplets, seed)
-        scaling = self._scaling(triplets.flatten(0, 1))
+        scaling = self._scaling(triplets.flatten(0, 1), encoder)
         model, history = self._learn(scaling(triplets), encoder, seed)
         self._keep(scaling, model, history, reason, distinct_rows(triplets.flatten(0, 1)))
         return self
@@ -88,7 +88,8 @@ class TripletLearner(BaseLearner):
         array = torch.from_numpy(np.ascontiguousarray(self._tuples(X, 3)))
         with torch.inference_mode():
             anchors, nearer, farther = (self._images(array[:, i]) for i in range(3))
-            return (self.divergence_(anchors, farther) - self.divergence_(anchors, nearer)).numpy()
+            margins: Tensor = self.divergence_(anchors, farther) - self.divergence_(anchors, nearer)
+            return margins.numpy()
 
     def predict(self, X: ArrayLike) -> NDArray[np.int64]:
         """Return 1 for triplets in the right order and -1 for the others."""
@@ -109,7 +110,7 @@ class TripletLearner(BaseLearner):
             return decided
         order = torch.randperm(len(triplets), generator=torch.Generator().manual_seed(seed))
         rest, rows = order.tensor_split([int(HELD_OUT_SHARE * len(triplets))])
-        scaling = self._scaling(triplets[rows].flatten(0, 1))
+        scaling = self._scaling(triplets[rows].flatten(0, 1), None)
         for name, encoder in (("without encoder", None), ("with encoder", "mlp")):
             model, history = self._learn(scaling(triplets[rows]), encoder, seed)
             if history.stopped == "interrupted":

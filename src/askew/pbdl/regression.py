@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 from numpy.typing import ArrayLike
-from scipy import sparse  # type: ignore[import-untyped]
-from scipy.linalg import cho_factor, cho_solve  # type: ignore[import-untyped]
+from scipy import sparse
+from scipy.linalg import cho_factor, cho_solve
 from torch import Tensor
 
 from askew import checks
@@ -16,7 +16,7 @@ __all__ = ["fit_regression"]
 RELAXATION = 1.6
 CHECK_EVERY = 20
 # Weight of convexity in a step of ADMM, against the curvature of the loss: measured.
-STEP = 10.0
+STEP = 1.0
 # Where the farthest points are looked for; more rows only show more outliers.
 MAX_CANDIDATES = 20_000
 

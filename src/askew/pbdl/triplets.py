@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 from numpy.typing import ArrayLike
-from scipy import sparse  # type: ignore[import-untyped]
-from scipy.optimize import linprog  # type: ignore[import-untyped]
+from scipy import sparse
+from scipy.optimize import linprog
 from torch import Tensor
 
 from askew import checks

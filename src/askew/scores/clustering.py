@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 from numpy.typing import NDArray
-from sklearn import metrics  # type: ignore[import-untyped]
-from sklearn.metrics.cluster import contingency_matrix  # type: ignore[import-untyped]
+from sklearn import metrics
+from sklearn.metrics.cluster import contingency_matrix
 
 from askew import checks
 from askew.scores.arrays import Values, label_codes, to_labels

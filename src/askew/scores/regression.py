@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy import stats  # type: ignore[import-untyped]
-from sklearn import metrics  # type: ignore[import-untyped]
+from scipy import stats
+from sklearn import metrics
 
 from askew import checks
 from askew.scores.arrays import Values, to_numbers

@@ -17,7 +17,7 @@ from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.special import gammaln  # type: ignore[import-untyped]
+from scipy.special import gammaln
 
 from askew import checks
 from askew.scores.arrays import Array

@@ -2,6 +2,6 @@
 
 from askew.training.history import History
 from askew.training.loop import fit
-from askew.training.run import TrainingDiverged
+from askew.training.run import TrainingDivergedError
 
-__all__ = ["History", "TrainingDiverged", "fit"]
+__all__ = ["History", "TrainingDivergedError", "fit"]

@@ -21,9 +21,7 @@ class Batches:
     # None where the data does not say how many batches it has.
     per_epoch: int | None
 
-    def epoch(
-        self, seed: int, number: int, skip: int, skipped: Callable[[], None]
-    ) -> Iterator[tuple[Tensor, ...]]:
+    def epoch(self, seed: int, number: int, skip: int, skipped: Callable[[], None]) -> Iterator[tuple[Tensor, ...]]:
         """Yield the batches of one epoch, without the first ``skip`` of them; call ``skipped`` after those."""
         raise NotImplementedError
 
@@ -48,9 +46,7 @@ class ArrayBatches(Batches):
         self.rows = tensors[0].shape[0]
         self.per_epoch = math.ceil(self.rows / batch_size)
 
-    def epoch(
-        self, seed: int, number: int, skip: int, skipped: Callable[[], None]
-    ) -> Iterator[tuple[Tensor, ...]]:
+    def epoch(self, seed: int, number: int, skip: int, skipped: Callable[[], None]) -> Iterator[tuple[Tensor, ...]]:
         skipped()
         generator = torch.Generator().manual_seed((seed + 0x9E3779B97F4A7C15 * (number + 1)) % 2**63)
         order = torch.randperm(self.rows, generator=generator).to(self.tensors[0].device)
@@ -85,9 +81,7 @@ class LoaderBatches(Batches):
         self.device = device
         self.per_epoch = _length(loader)
 
-    def epoch(
-        self, seed: int, number: int, skip: int, skipped: Callable[[], None]
-    ) -> Iterator[tuple[Tensor, ...]]:
+    def epoch(self, seed: int, number: int, skip: int, skipped: Callable[[], None]) -> Iterator[tuple[Tensor, ...]]:
         iterator = iter(self.loader)
         for _ in range(skip):
             next(iterator, None)
@@ -141,8 +135,8 @@ def to_tensors(data: Sequence[object], parts: Sequence[str] | None, device: torc
     for name, part in zip(names, data, strict=True):
         tensor = part if isinstance(part, Tensor) else _as_tensor(part, name)
         if tensor.ndim == 0 or tensor.shape[0] == 0:
-            got = tuple(tensor.shape)
-            raise ValueError(checks.problem(f"the {name} given to fit", "an array with at least one row", got))
+            must = "an array with at least one row"
+            raise ValueError(checks.problem(f"the {name} given to fit", must, tuple(tensor.shape)))
         if tensor.is_floating_point():
             checks.check_finite(tensor, name, "fit")
         tensors.append(tensor.to(device))

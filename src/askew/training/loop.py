@@ -107,7 +107,7 @@ def fit(
 
     Raises
     ------
-    TrainingDiverged
+    TrainingDivergedError
         If the loss becomes NaN, infinite or far larger than at the start. The model has the last good weights.
 
     Examples

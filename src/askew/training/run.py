@@ -20,7 +20,7 @@ from askew.training.batches import Batches, LoaderBatches
 from askew.training.history import History
 from askew.training.surroundings import random_state, set_random_state
 
-__all__ = ["Objective", "Run", "Settings", "TrainingDiverged"]
+__all__ = ["Objective", "Run", "Settings", "TrainingDivergedError"]
 
 # Pairs that the scales of a model are set by before training.
 CALIBRATION_ROWS = 5000
@@ -33,7 +33,7 @@ Objective = Loss | Callable[..., Tensor]
 Weights = dict[str, Tensor]
 
 
-class TrainingDiverged(RuntimeError):
+class TrainingDivergedError(RuntimeError):
     """The loss became NaN, infinite or a thousand times what it was; the model has the last good weights.
 
     Attributes
@@ -245,7 +245,9 @@ class Run:
         got = value if not math.isfinite(value) else f"{value:g} after {counters.first_loss:g} at the start"
         mend = "The model has its last good weights. Give a smaller learning_rate or clip=1.0, or look for outliers."
         counters.stopped = "diverged"
-        raise TrainingDiverged(checks.problem(what, "finite and of the size it began with", got, mend), self.history)
+        raise TrainingDivergedError(
+            checks.problem(what, "finite and of the size it began with", got, mend), self.history
+        )
 
     def end_epoch(self) -> dict[str, float]:
         """Close an epoch: look at the validation score and return the new row of the history."""
