@@ -60,7 +60,7 @@ def test_optimum_is_that_of_a_generic_solver(n: int, dim: int, part: float, nois
     fit = fit_pairs(x, labels, penalty=part * n, tolerance=1e-9, max_iterations=4000)
     best = reference(x, labels, fit.penalty)
     # What is returned obeys all constraints, so that it can only be above.
-    assert best * (1 - 1e-6) <= fit.objective <= best * (1 + 2e-3)
+    assert best * (1 - 1e-6) <= fit.objective <= best * (1 + 1e-3)
     assert fit.objective == pytest.approx(objective(fit, x, labels), rel=1e-9)
 
 
@@ -110,10 +110,10 @@ def test_learns_what_the_euclidean_distance_cannot_see() -> None:
 
 def test_plain_accuracy_prefers_nothing_where_most_pairs_are_similar() -> None:
     generator = np.random.default_rng(0)
-    x = generator.normal(size=(40, 2))
-    labels = (generator.random(40) < 0.1 + 0.2 * (x[:, 0] > 0)).astype(int)
+    x = generator.normal(size=(60, 2))
+    labels = (generator.random(60) < 0.1 + 0.2 * (x[:, 0] > 0)).astype(int)
     plain = fit_pairs(x, labels, balanced=False)
-    assert plain.scores[plain.penalty] == pytest.approx(plain.scores[4e4])
+    assert plain.scores[plain.penalty] == pytest.approx(plain.scores[6e4])
     assert fit_pairs(x, labels).penalty < plain.penalty
 
 

@@ -21,7 +21,7 @@ from askew.encoders import MLP, Standardize
 from askew.estimators.plans import Plan
 from askew.training import History, fit
 
-__all__ = ["BaseLearner", "distinct_rows"]
+__all__ = ["BaseLearner", "as_tensor", "distinct_rows"]
 
 logger = logging.getLogger("askew")
 
@@ -104,7 +104,7 @@ class BaseLearner(BaseEstimator):  # type: ignore[misc]
         """Return the divergence of the first point of each pair to the second, ``(n, 2, dim) -> (n,)``."""
         array = self._tuples(pairs, 2)
         with torch.inference_mode():
-            images = [self._images(torch.from_numpy(np.ascontiguousarray(array[:, i]))) for i in range(2)]
+            images = [self._images(as_tensor(array[:, i])) for i in range(2)]
             values: Tensor = self.divergence_(*images)
             return values.numpy()
 
@@ -145,7 +145,7 @@ class BaseLearner(BaseEstimator):  # type: ignore[misc]
         if not reset:
             check_is_fitted(self, "divergence_")
         array = validate_data(self, X, reset=reset, dtype=np.float64, order="C")
-        return torch.from_numpy(np.ascontiguousarray(array))
+        return as_tensor(array)
 
     def _tuples(self, tuples: ArrayLike, size: int, reset: bool = False) -> Floats:
         """Return pairs or triplets of points, ``(n, size, dim)``, as float64."""
@@ -281,6 +281,12 @@ class BaseLearner(BaseEstimator):  # type: ignore[misc]
                 self.divergence_(images, images)
         self.items_ = images.numpy()
         logger.info("%s: %s", type(self).__name__, choice)
+
+
+def as_tensor(array: NDArray[Any]) -> Tensor:
+    """Return an array as a tensor; torch takes no array that must not be written to, so those are copied."""
+    array = np.ascontiguousarray(array)
+    return torch.from_numpy(array if array.flags.writeable else array.copy())
 
 
 def _short(value: object) -> str:

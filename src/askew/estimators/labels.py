@@ -7,7 +7,7 @@ from typing import Any, ClassVar
 
 import numpy as np
 import torch
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import ArrayLike
 from sklearn.base import TransformerMixin
 from sklearn.model_selection import train_test_split
 from sklearn.utils.multiclass import check_classification_targets
@@ -16,7 +16,7 @@ from torch import Tensor, nn
 
 from askew import checks, pbdl, scores
 from askew.divergences import Divergence
-from askew.estimators.base import BaseLearner
+from askew.estimators.base import BaseLearner, as_tensor
 from askew.estimators.plans import label_plan
 from askew.training import History
 
@@ -32,8 +32,8 @@ class DivergenceLearner(TransformerMixin, BaseLearner):  # type: ignore[misc]
     """Learn a divergence from labels, so that points of a class are near to each other.
 
     ``fit`` scales the features, learns a divergence D(x, y) whose order puts points of the class of x first, and keeps
-    the training points for :meth:`kneighbors`. Nothing needs to be tuned: steps, batch and learning rate follow from the
-    table, and whether an encoder is learned in front of the divergence is decided on a part of the training data that
+    the training points for :meth:`kneighbors`. Nothing needs to be tuned: steps, batch and learning rate follow from
+    the table, and whether an encoder is learned in front of the divergence is decided on a part of the training data that
     is held out for it; ``choice_`` says what was chosen.
 
     Parameters
@@ -118,13 +118,10 @@ class DivergenceLearner(TransformerMixin, BaseLearner):  # type: ignore[misc]
         """Return the mean average precision of labelled queries against the training points."""
         check_is_fitted(self, "divergence_")
         array, labels = validate_data(self, X, y, reset=False, dtype=np.float64)
-        return scores.mean_average_precision(self.pairwise_to_items(array), labels, self.labels_)
-
-    def pairwise_to_items(self, X: ArrayLike) -> NDArray[Any]:
-        """Return the divergence of each row of X to each training point, ``(n, dim) -> (n, n_items)``."""
-        queries = self._images(self._points(X))
+        images = self._images(as_tensor(array))
         with torch.inference_mode():
-            return self.divergence_.pairwise(queries, torch.from_numpy(self.items_)).numpy()
+            matrix = self.divergence_.pairwise(images, torch.from_numpy(self.items_))
+        return scores.mean_average_precision(matrix, labels, self.labels_)
 
     # ------------------------------------------------------------------ inside
 
@@ -145,7 +142,7 @@ class DivergenceLearner(TransformerMixin, BaseLearner):  # type: ignore[misc]
             mend = "Numbers to predict are for PairRegressor."
             got = f"{len(counts)} classes of one point each"
             raise ValueError(checks.problem(f"y of {owner}", "labels with at least two points in a class", got, mend))
-        return torch.from_numpy(np.ascontiguousarray(array)), torch.from_numpy(numbers)
+        return as_tensor(array), torch.from_numpy(numbers)
 
     def _choose(self, points: Tensor, labels: Tensor, seed: int) -> tuple[str | nn.Module | None, str]:
         """Return the encoder to use, and why."""

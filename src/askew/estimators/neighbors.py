@@ -72,5 +72,6 @@ class DivergenceNeighborsClassifier(ClassifierMixin, BaseEstimator):  # type: ig
 
     def predict(self, X: ArrayLike) -> NDArray[Any]:
         """Return the class that most of the neighbours have; of equals, the first in order."""
-        found: NDArray[Any] = self.classes_[self.predict_proba(X).argmax(1)]
+        shares = self.predict_proba(X)
+        found: NDArray[Any] = self.classes_[shares.argmax(1)]
         return found

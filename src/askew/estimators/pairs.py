@@ -13,7 +13,7 @@ from torch import Tensor, nn
 
 from askew import checks, pbdl
 from askew.divergences import Divergence
-from askew.estimators.base import BaseLearner, distinct_rows
+from askew.estimators.base import BaseLearner, as_tensor, distinct_rows
 from askew.estimators.plans import pair_plan
 from askew.training import History
 
@@ -77,7 +77,7 @@ class PairRegressor(RegressorMixin, BaseLearner):  # type: ignore[misc]
     def fit(self, X: ArrayLike, y: ArrayLike) -> PairRegressor:
         """Learn from pairs and their targets, ``(n, 2, dim), (n,)``; targets are not negative."""
         self._check_choices()
-        pairs = torch.from_numpy(np.ascontiguousarray(self._tuples(X, 2, reset=True)))
+        pairs = as_tensor(self._tuples(X, 2, reset=True))
         targets = self._targets(y, len(pairs))
         seed = self._seed()
         encoder, reason = self._choose(pairs, targets, seed)
@@ -104,7 +104,7 @@ class PairRegressor(RegressorMixin, BaseLearner):  # type: ignore[misc]
             raise ValueError(
                 checks.problem(f"targets of {owner}", "at least 0", f"targets[{first}] = {array[first]:g}", mend)
             )
-        return torch.from_numpy(array).to(torch.get_default_dtype())
+        return as_tensor(array).to(torch.get_default_dtype())
 
     def _choose(self, pairs: Tensor, targets: Tensor, seed: int) -> tuple[str | nn.Module | None, str]:
         """Return the encoder to use, and why."""

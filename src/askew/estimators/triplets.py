@@ -10,7 +10,7 @@ from numpy.typing import ArrayLike, NDArray
 from torch import Tensor, nn
 
 from askew.divergences import Divergence
-from askew.estimators.base import BaseLearner, distinct_rows
+from askew.estimators.base import BaseLearner, as_tensor, distinct_rows
 from askew.estimators.plans import triplet_plan
 from askew.training import History
 
@@ -75,7 +75,7 @@ class TripletLearner(BaseLearner):
     def fit(self, X: ArrayLike, y: object = None) -> TripletLearner:
         """Learn from triplets, ``(n, 3, dim)``: anchor, nearer point, farther point. ``y`` is not used."""
         self._check_choices()
-        triplets = torch.from_numpy(np.ascontiguousarray(self._tuples(X, 3, reset=True)))
+        triplets = as_tensor(self._tuples(X, 3, reset=True))
         seed = self._seed()
         encoder, reason = self._choose(triplets, seed)
         scaling = self._scaling(triplets.flatten(0, 1), encoder)
@@ -85,7 +85,7 @@ class TripletLearner(BaseLearner):
 
     def decision_function(self, X: ArrayLike) -> NDArray[Any]:
         """Return D(anchor, farther) - D(anchor, nearer) of each triplet: above 0 if it is in order."""
-        array = torch.from_numpy(np.ascontiguousarray(self._tuples(X, 3)))
+        array = as_tensor(self._tuples(X, 3))
         with torch.inference_mode():
             anchors, nearer, farther = (self._images(array[:, i]) for i in range(3))
             margins: Tensor = self.divergence_(anchors, farther) - self.divergence_(anchors, nearer)

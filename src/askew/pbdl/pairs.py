@@ -31,8 +31,13 @@ PENALTIES = (1e3, 1e2, 1e1, 1.0, 1e-1, 1e-2, 1e-3)
 
 # Weight of "two copies of the slopes agree" against "two copies of a divergence agree", for each point: measured.
 SLOPE_WEIGHT = 0.1
-# Step sizes and the iteration at which each begins: small ones find the objective, large ones convexity; measured.
-STEPS = ((0, 1.0), (150, 3.0), (500, 10.0))
+# Small steps find the objective, large ones convexity: measured. Up to iteration BALANCED_UNTIL the step is halved or
+# doubled now and then if one of the two residuals is IMBALANCE times the other; later it grows by these factors.
+FIRST_STEP = 1.0
+BALANCE_EVERY = 100
+BALANCED_UNTIL = 400
+IMBALANCE = 10.0
+GROWTH = {500: 3.0, 1000: 3.0}
 RELAXATION = 1.6
 CHECK_EVERY = 20
 
@@ -126,39 +131,44 @@ class _Splitting:
         self.copy_dual = np.zeros_like(self.copy)
         self.slopes = np.zeros_like(pairs.points)
         self.slopes_dual = np.zeros_like(pairs.points)
-        self.step = STEPS[0][1]
+        self.step = FIRST_STEP
 
     def run(self, penalty: float, tolerance: float, max_iterations: int) -> tuple[Pieces, int, bool]:
         """Return the pieces, the number of steps and whether the tolerance was met; starts where it stopped."""
-        x, weight, steps = self.squares.x, self.squares.weight, dict(STEPS)
+        x, weight, root = self.squares.x, self.squares.weight, np.sqrt(self.squares.weight)
+        self._rescale(FIRST_STEP)
         for iteration in range(1, max_iterations + 1):
-            if iteration - 1 in steps:
-                # Largest and smallest slope of the loss of a pair, in steps.
-                step = steps[iteration - 1]
-                high, low = self.similar / step, (self.similar - self.dissimilar) / step
-                self.copy_dual *= self.step / step
-                self.slopes_dual *= self.step / step
-                self.step = step
             z, a = self.squares.solve(self.copy - self.copy_dual, self.slopes - self.slopes_dual)
             divergences = z[:, None] - (z - (a * x).sum(1)) - x @ a.T
             old_copy, old_slopes = self.copy, self.slopes
             target = RELAXATION * divergences + (1 - RELAXATION) * old_copy + self.copy_dual
             # prox of similar D + dissimilar max(0, margin - D) over D >= 0
-            self.copy = np.maximum(np.maximum(target - high, np.minimum(target - low, MARGIN)), 0.0)
+            self.copy = np.maximum(np.maximum(target - self.high, np.minimum(target - self.low, MARGIN)), 0.0)
             self.copy_dual = target - self.copy
             target_slopes = RELAXATION * a + (1 - RELAXATION) * old_slopes + self.slopes_dual
-            self.slopes = _clip_columns(target_slopes, penalty / (step * weight))
+            self.slopes = _clip_columns(target_slopes, penalty / (self.step * weight))
             self.slopes_dual = target_slopes - self.slopes
-            if iteration % CHECK_EVERY and iteration < max_iterations:
+            if iteration % CHECK_EVERY:
                 continue
-            root = np.sqrt(weight)
             size = np.hypot(np.linalg.norm(self.copy), root * np.linalg.norm(self.slopes))
             gap = np.hypot(np.linalg.norm(divergences - self.copy), root * np.linalg.norm(a - self.slopes))
             move = np.hypot(np.linalg.norm(self.copy - old_copy), root * np.linalg.norm(self.slopes - old_slopes))
             dual = np.hypot(np.linalg.norm(self.copy_dual), root * np.linalg.norm(self.slopes_dual))
-            if gap <= tolerance * max(size, 1e-12) and move <= tolerance * max(dual, 1e-12):
+            gap, move = gap / max(size, 1e-12), move / max(dual, 1e-12)
+            if max(gap, move) <= tolerance:
                 return Pieces(x, z, a), iteration, True
+            if iteration <= BALANCED_UNTIL and iteration % BALANCE_EVERY == 0:
+                self._rescale(self.step * (2.0 if gap > IMBALANCE * move else 0.5 if move > IMBALANCE * gap else 1.0))
+            self._rescale(self.step * GROWTH.get(iteration, 1.0))
         return Pieces(x, z, a), max_iterations, False
+
+    def _rescale(self, step: float) -> None:
+        """Go on with another step."""
+        self.copy_dual *= self.step / step
+        self.slopes_dual *= self.step / step
+        self.step = step
+        # Largest and smallest slope of the loss of a pair, in steps.
+        self.high, self.low = self.similar / step, (self.similar - self.dissimilar) / step
 
     def settled(self, penalty: float, tolerance: float, max_iterations: int) -> tuple[Pieces, float, int, bool]:
         """Return the best of the pieces that a run leaves, and its objective."""
@@ -194,7 +204,7 @@ def fit_pairs(
     max_points: int = 500,
     folds: int = 5,
     balanced: bool = True,
-    tolerance: float = 3e-4,
+    tolerance: float = 1e-4,
     max_iterations: int = 2000,
     seed: int = 0,
 ) -> PiecewiseFit:
