@@ -74,10 +74,13 @@ def evaluate(name: str, split: int, forms: list[str]) -> dict[str, tuple[float, 
 
 
 def tables(options: argparse.Namespace) -> None:
-    print(f"{options.splits} splits; mean MAP / AUC, median CPU seconds of a fit, penalties chosen")
+    first, last = options.first, options.first + options.splits - 1
+    print(f"splits {first} to {last}; mean MAP / AUC, median CPU seconds of a fit, penalties chosen")
     print("| table | method | MAP | AUC | s | penalties |\n|---|---|---|---|---|---|")
     for name in options.tables:
-        results = [evaluate(name, split, options.forms) for split in range(options.splits)]
+        results = [
+            evaluate(name, split, options.forms) for split in range(options.first, options.first + options.splits)
+        ]
         print(f"| {name} | PBDL of the paper | {PAPER[name][0]:.3f} | {PAPER[name][1]:.3f} | | |")
         for method in results[0]:
             values = [result[method] for result in results]
@@ -121,6 +124,7 @@ def regression() -> None:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--splits", type=int, default=3)
+    parser.add_argument("--first", type=int, default=0, help="number of the first split")
     parser.add_argument("--tables", nargs="+", default=table_names(), choices=table_names())
     parser.add_argument("--forms", nargs="+", default=["pairs", "triplets"], choices=["pairs", "triplets"])
     parser.add_argument("--regression", action="store_true")

@@ -22,6 +22,7 @@ from askew.encoders import (
     ResNet18,
     ResNet20,
     SmallCNN,
+    Standardize,
     load_weights,
 )
 
@@ -371,3 +372,28 @@ def test_published_resnet20_weights_know_cifar() -> None:
         right = classifier(images).argmax(1) == torch.tensor(batch[b"labels"][:200])
     # 91.7 % on all 10,000 images; a wrong shortcut or normalisation costs far more than the margin.
     assert right.float().mean() > 0.87
+
+
+# ---------------------------------------------------------------------- Standardize
+
+
+def test_standardize_keeps_the_digits_of_far_features() -> None:
+    x = 1e9 + torch.randn(100, 3, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
+    scaled = Standardize(3).fit(x)(x)
+    assert scaled.dtype == torch.float32
+    torch.testing.assert_close(scaled.double(), (x - x.mean(0)) / x.std(0, correction=0), rtol=1e-6, atol=1e-6)
+
+
+def test_standardize_leaves_constant_features_finite() -> None:
+    x = torch.tensor([[0.1, 5.0], [0.1, 7.0], [0.1, 9.0]], dtype=torch.float64)
+    scaled = Standardize(2).fit(x)(x)
+    torch.testing.assert_close(scaled[:, 0], torch.zeros(3))
+    assert scaled[:, 1].std(correction=0).item() == pytest.approx(1)
+    torch.testing.assert_close(Standardize(2)(x), x.float())
+
+
+def test_standardize_refuses_nan_and_other_widths() -> None:
+    with pytest.raises(ValueError, match="x of Standardize must be finite"):
+        Standardize(1).fit(torch.tensor([[1.0], [torch.nan]]))
+    with pytest.raises(ValueError, match=r"x of Standardize must be of shape \(\.\.\., 2\)"):
+        Standardize(2)(torch.zeros(3, 3))

@@ -20,7 +20,7 @@ from askew.divergences import CATALOGUE, Divergence
 
 ROOT = Path(__file__).parents[1]
 QUICKSTART = ROOT / "examples" / "quickstart.py"
-PAGES = ("README.md", "docs/choosing.md", "docs/extending.md", "docs/transforms.md")
+PAGES = ("README.md", "docs/choosing.md", "docs/extending.md", "docs/learning.md", "docs/transforms.md")
 # How a PNG begins; width and height stand at bytes 16 and 20.
 PNG = b"\x89PNG\r\n\x1a\n"
 

@@ -33,8 +33,8 @@ class DivergenceLearner(TransformerMixin, BaseLearner):  # type: ignore[misc]
 
     ``fit`` scales the features, learns a divergence D(x, y) whose order puts points of the class of x first, and keeps
     the training points for :meth:`kneighbors`. Nothing needs to be tuned: steps, batch and learning rate follow from
-    the table, and whether an encoder is learned in front of the divergence is decided on a part of the training data that
-    is held out for it; ``choice_`` says what was chosen.
+    the table, and whether an encoder is learned in front of the divergence is decided on a part of the training data
+    that is held out for it; ``choice_`` says what was chosen.
 
     Parameters
     ----------

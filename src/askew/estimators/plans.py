@@ -30,13 +30,12 @@ def label_plan(divergence: str, encoder: bool, n_classes: int) -> Plan:
     A batch has at least 8 rows of each class on average, so that most points have others of their class in it.
     """
     batch = min(1024, max(128, 8 * n_classes))
+    ranking = Listwise(max_pairs=3000)
     if encoder:
-        return Plan(AllTriplets(margin=1.0), 500, batch, 1e-2)
+        return Plan(ranking, 500, batch, 1e-2)
     if divergence in ("deep-div", "deep-div-affine"):
         return Plan(AllTriplets(margin=1.0), 500, batch, 1e-3)
-    if divergence == "nbd-paper":
-        return Plan(AllTriplets(margin=0.2), 500, batch, 1e-2)
-    return Plan(Listwise(), 500, batch, 0.1)
+    return Plan(ranking, 500, batch, 1e-2 if divergence == "nbd-paper" else 0.1)
 
 
 def pair_plan(divergence: str, encoder: bool, n: int) -> Plan:

@@ -9,6 +9,7 @@ import torch
 from numpy.typing import ArrayLike, NDArray
 from torch import Tensor, nn
 
+from askew import checks, pbdl
 from askew.divergences import Divergence
 from askew.estimators.base import BaseLearner, as_tensor, distinct_rows
 from askew.estimators.plans import triplet_plan
@@ -18,6 +19,8 @@ __all__ = ["TripletLearner"]
 
 # Triplets from which on a part can be held out to compare models on, and the share of it.
 TRIPLETS_TO_HOLD_OUT, HELD_OUT_SHARE = 200, 0.2
+# Points that the linear program of PBDL can take in reasonable time.
+PIECES = 200
 
 
 class TripletLearner(BaseLearner):
@@ -125,10 +128,21 @@ class TripletLearner(BaseLearner):
 
     def _learn(self, triplets: Tensor, encoder: str | nn.Module | None, seed: int) -> tuple[Divergence, History]:
         """Return a trained model of scaled triplets."""
+        if self.divergence == "pbdl" and encoder is None:
+            return self._solve(triplets, seed), History()
         model = self._seeded(triplets.shape[-1], encoder, seed)
         plan = triplet_plan(self._divergence_name, encoder is not None, len(triplets))
         anchors, nearer, farther = (part.contiguous() for part in triplets.unbind(1))
         return model, self._train(model, (anchors, nearer, farther), plan, seed)
+
+    def _solve(self, triplets: Tensor, seed: int) -> Divergence:
+        """Return PBDL by its linear program, which has a piece for each different point."""
+        points, numbers = np.unique(triplets.double().flatten(0, 1).numpy(), axis=0, return_inverse=True)
+        if len(points) > PIECES:
+            mend = 'Take divergence="deep-div-affine", the same functions learned by gradient.'
+            must = f"of at most {PIECES} different points for 'pbdl', whose linear program has a piece for each"
+            raise ValueError(checks.problem("triplets of TripletLearner", must, len(points), mend))
+        return self._plain(pbdl.fit_triplets(points, numbers.reshape(-1, 3), seed=seed).divergence)
 
     def __sklearn_tags__(self) -> Any:
         tags = super().__sklearn_tags__()

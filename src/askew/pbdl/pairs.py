@@ -53,7 +53,6 @@ class _Pairs:
     points: Array
     similar: Array
     dissimilar: Array
-    rows: int
 
     @staticmethod
     def of(x: Array, classes: Integers) -> _Pairs:
@@ -62,7 +61,7 @@ class _Pairs:
         np.add.at(counts, (place.reshape(-1), classes), 1.0)
         similar = counts @ counts.T
         total = counts.sum(1)
-        return _Pairs(points, similar, np.outer(total, total) - similar, len(x))
+        return _Pairs(points, similar, np.outer(total, total) - similar)
 
     def objective(self, pieces: Pieces, penalty: float) -> float:
         divergences = pieces.pairwise(self.points, self.points)

@@ -185,8 +185,8 @@ def fit_triplets(
     min_{z, a, L} mean_t max(0, 1 + D(anchor_t, near_t) - D(anchor_t, far_t)) + penalty L / sqrt(m) over m triplets,
     where D_ij = z_i - z_j - <a_j, x_i - x_j> >= 0 and sum_d |a_id| <= L, one piece for each different point. A
     linear program, solved with the violated ones of the K^2 convexity constraints only. Take it where
-    comparisons are what is known; with classes, :func:`fit_pairs` sees all pairs and is faster. It takes seconds
-    for 100 points and minutes for some hundred. Standardise the points first.
+    comparisons are what is known; with classes, :func:`fit_pairs` sees all pairs and is faster. It takes many
+    seconds for 100 points and minutes for some hundred. Standardise the points first.
 
     Parameters
     ----------
