@@ -51,15 +51,15 @@ def test_without_files_the_small_ones_come_from_scikit_learn(monkeypatch: pytest
 
 
 def test_missing_and_foreign_files(tmp_path: Path) -> None:
-    with pytest.raises(ValueError, match="name of a table must be one of 'iris'.*Did you mean 'wine'"):
+    with pytest.raises(ValueError, match=r"name of a table must be one of 'iris'.*Did you mean 'wine'"):
         load_table("wines")
     with pytest.raises(FileNotFoundError, match=r"iris\.data must be in"):
         load_table("iris", tmp_path)
     (tmp_path / "iris.data").write_text("1,2,3,4,a\n", "utf-8")
-    with pytest.raises(ValueError, match="the published file of 150 rows and 5 columns. Got 1 rows and 5 columns"):
+    with pytest.raises(ValueError, match=r"the published file of 150 rows and 5 columns. Got 1 rows and 5 columns"):
         load_table("iris", tmp_path)
     (tmp_path / "iris.data").write_text("1,2,x,4,a\n" * 150, "utf-8")
-    with pytest.raises(ValueError, match="must be the published file. Got a cell like this"):
+    with pytest.raises(ValueError, match=r"must be the published file\. Got a cell like this"):
         load_table("iris", tmp_path)
     (tmp_path / "iris.data").write_text("1,2,3,4,a\n" * 149 + "1,2\n", "utf-8")
     with pytest.raises(ValueError, match="the published file"):

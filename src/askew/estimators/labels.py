@@ -176,7 +176,7 @@ class DivergenceLearner(TransformerMixin, BaseLearner):  # type: ignore[misc]
         if self.divergence == "pbdl" and encoder is None:
             return self._plain(pbdl.fit_pairs(points.double(), labels, seed=seed).divergence), History()
         model = self._seeded(points.shape[1], encoder, seed)
-        plan = label_plan(self._divergence_name, encoder is not None, int(labels.max()) + 1)
+        plan = label_plan(self._divergence_name, encoder is not None, len(points), int(labels.max()) + 1)
         return model, self._train(model, (points, labels), plan, seed)
 
     def __sklearn_tags__(self) -> Any:

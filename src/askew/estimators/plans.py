@@ -24,18 +24,19 @@ class Plan:
     clip: float | None = None
 
 
-def label_plan(divergence: str, encoder: bool, n_classes: int) -> Plan:
+def label_plan(divergence: str, encoder: bool, n: int, n_classes: int) -> Plan:
     """Return the plan for labels.
 
     A batch has at least 8 rows of each class on average, so that most points have others of their class in it.
     """
+    steps = min(500, max(300, n // 2))
     batch = min(1024, max(128, 8 * n_classes))
     ranking = Listwise(max_pairs=3000)
     if encoder:
-        return Plan(ranking, 500, batch, 1e-2)
+        return Plan(ranking, steps, batch, 1e-2)
     if divergence in ("deep-div", "deep-div-affine"):
-        return Plan(AllTriplets(margin=1.0), 500, batch, 1e-3)
-    return Plan(ranking, 500, batch, 1e-2 if divergence == "nbd-paper" else 0.1)
+        return Plan(AllTriplets(margin=1.0), steps, batch, 1e-3)
+    return Plan(ranking, steps, batch, 1e-2 if divergence == "nbd-paper" else 0.1)
 
 
 def pair_plan(divergence: str, encoder: bool, n: int) -> Plan:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import copy
 import math
 import time
@@ -14,7 +15,7 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from askew import checks, storage
-from askew.divergences import Divergence
+from askew.divergences import Bregman, Divergence
 from askew.losses import LabelLoss, Loss, PairLoss
 from askew.training.batches import Batches, LoaderBatches
 from askew.training.history import History
@@ -24,6 +25,8 @@ __all__ = ["Objective", "Run", "Settings", "TrainingDivergedError"]
 
 # Pairs that the scales of a model are set by before training.
 CALIBRATION_ROWS = 5000
+# Relative error of near pairs of a batch; see _coarse.
+TRAINING_RTOL = 0.1
 # Steps between two copies of the weights to fall back on.
 SNAPSHOT_STEPS = 50
 # A loss this many times that of the first steps, so many times in a row, has diverged.
@@ -199,7 +202,8 @@ class Run:
         for group, peak in zip(self.optimizer.param_groups, self.peaks, strict=True):
             group["lr"] = peak * share
         self.optimizer.zero_grad(set_to_none=True)
-        result = self._loss(batch)
+        with _coarse(self.model):
+            result = self._loss(batch)
         value = float(result.detach())
         self._watch(value)
         result.backward()
@@ -343,6 +347,23 @@ class Run:
         self.best = tree["best"]
         self.good = _copy(self.model)
         self.epoch_random, self.resumed = tree["epoch_random"], tree["random"]
+
+
+@contextlib.contextmanager
+def _coarse(model: nn.Module) -> Iterator[None]:
+    """Compute near pairs in the matrices of a batch to one digit, and gradients as always, in half the time.
+
+    Gradients do not depend on it. A loss of order does not see the third digit of the smallest entries of a row.
+    """
+    bregman = [module for module in model.modules() if isinstance(module, Bregman)]
+    before = [module.pairwise_rtol for module in bregman]
+    for module in bregman:
+        module.pairwise_rtol = max(module.pairwise_rtol, TRAINING_RTOL)
+    try:
+        yield
+    finally:
+        for module, rtol in zip(bregman, before, strict=True):
+            module.pairwise_rtol = rtol
 
 
 def _adam(parameters: list[nn.Parameter], rate: float) -> Optimizer:
