@@ -397,3 +397,15 @@ def test_standardize_refuses_nan_and_other_widths() -> None:
         Standardize(1).fit(torch.tensor([[1.0], [torch.nan]]))
     with pytest.raises(ValueError, match=r"x of Standardize must be of shape \(\.\.\., 2\)"):
         Standardize(2)(torch.zeros(3, 3))
+
+
+def test_mlp_has_a_choice_of_activations() -> None:
+    torch.manual_seed(0)
+    plain, smooth = MLP(3, 2, (4,)), MLP(3, 2, (4,), activation="silu")
+    smooth.load_state_dict(plain.state_dict())
+    x = torch.randn(5, 3)
+    hidden = x @ plain.hidden[0].weight.T + plain.hidden[0].bias
+    torch.testing.assert_close(smooth(x), plain.last(hidden * hidden.sigmoid()))
+    torch.testing.assert_close(plain(x), plain.last(hidden.clamp_min(0)))
+    with pytest.raises(ValueError, match="activation of MLP must be one of 'relu', 'silu'"):
+        MLP(3, 2, activation="tanh")

@@ -15,6 +15,9 @@ from askew.recipes import Rebuildable
 __all__ = ["MLP", "Identity", "Linear", "SmallCNN", "check_images"]
 
 
+ACTIVATIONS = {"relu": functional.relu, "silu": functional.silu}
+
+
 class Identity(Rebuildable):
     r"""The points themselves, f(x) = x.
 
@@ -76,7 +79,7 @@ class Linear(nn.Linear, Rebuildable):
 
 
 class MLP(Rebuildable):
-    r"""A multilayer perceptron with ReLU, f(x) = A_L relu(... relu(A_1 x + b_1) ...) + b_L.
+    r"""A multilayer perceptron, f(x) = A_L g(... g(A_1 x + b_1) ...) + b_L.
 
     Use it on rows of a table or on fixed embeddings. On images, :class:`SmallCNN` needs fewer examples.
 
@@ -88,6 +91,8 @@ class MLP(Rebuildable):
         Number of features of its image.
     widths
         Widths of the hidden layers, at least one.
+    activation
+        The function g: ``"relu"``, or the smooth ``"silu"``, which generalises better from few rows.
 
     Examples
     --------
@@ -97,8 +102,9 @@ class MLP(Rebuildable):
     torch.Size([5, 4])
     """
 
-    def __init__(self, dim: int, out: int, widths: Sequence[int] = (128,)) -> None:
+    def __init__(self, dim: int, out: int, widths: Sequence[int] = (128,), activation: str = "relu") -> None:
         super().__init__()
+        self.activation = checks.check_name(activation, ACTIVATIONS, "activation of MLP")
         self.dim = checks.check_size(dim, "dim of MLP")
         self.out = checks.check_size(out, "out of MLP")
         sizes = (dim, *checks.check_widths(widths, "widths of MLP"))
@@ -108,8 +114,9 @@ class MLP(Rebuildable):
     def forward(self, x: Tensor) -> Tensor:
         """Return the image of each point: ``(..., dim) -> (..., out)``."""
         _check_rows(x, self.dim, self.last.weight, "MLP")
+        activate = ACTIVATIONS[self.activation]
         for layer in self.hidden:
-            x = functional.relu(layer(x))
+            x = activate(layer(x))
         result: Tensor = self.last(x)
         return result
 

@@ -210,7 +210,7 @@ class BaseLearner(BaseEstimator):  # type: ignore[misc]
                 out = encoder(torch.zeros(2, dim)).shape[-1]
         else:
             out = self.divergence.dim if isinstance(self.divergence, Divergence) else IMAGE_FEATURES
-            encoder = MLP(dim, out or IMAGE_FEATURES, widths=(128, 128))
+            encoder = MLP(dim, out or IMAGE_FEATURES, widths=(128, 128), activation="silu")
         divergence = copy.deepcopy(self._named_divergence(out or IMAGE_FEATURES))
         if divergence.domain != REAL:
             mend = "Give encoder=None."
