@@ -18,7 +18,7 @@ from askew import checks
 from askew.checks import REAL
 from askew.divergences import CATALOGUE, Divergence, Embedded, make
 from askew.encoders import MLP, Standardize
-from askew.estimators.plans import Plan
+from askew.estimators.plans import Plan, mlp_activation
 from askew.training import History, fit
 
 __all__ = ["BaseLearner", "as_tensor", "distinct_rows"]
@@ -196,8 +196,8 @@ class BaseLearner(BaseEstimator):  # type: ignore[misc]
     def _named_divergence(self, dim: int) -> Divergence:
         return self.divergence if isinstance(self.divergence, Divergence) else make(self.divergence, dim)
 
-    def _untrained(self, dim: int, encoder: str | nn.Module | None) -> Divergence:
-        """Return a model of scaled points that is not trained yet."""
+    def _untrained(self, dim: int, encoder: str | nn.Module | None, n: int) -> Divergence:
+        """Return a model of scaled points that is not trained yet, for n rows of data."""
         owner = type(self).__name__
         if encoder is None:
             model = copy.deepcopy(self._named_divergence(dim))
@@ -210,7 +210,7 @@ class BaseLearner(BaseEstimator):  # type: ignore[misc]
                 out = encoder(torch.zeros(2, dim)).shape[-1]
         else:
             out = self.divergence.dim if isinstance(self.divergence, Divergence) else IMAGE_FEATURES
-            encoder = MLP(dim, out or IMAGE_FEATURES, widths=(128, 128), activation="silu")
+            encoder = MLP(dim, out or IMAGE_FEATURES, widths=(128, 128), activation=mlp_activation(n))
         divergence = copy.deepcopy(self._named_divergence(out or IMAGE_FEATURES))
         if divergence.domain != REAL:
             mend = "Give encoder=None."
@@ -218,11 +218,11 @@ class BaseLearner(BaseEstimator):  # type: ignore[misc]
             raise ValueError(checks.problem(f"divergence of {owner} behind an encoder", "one on all points", got, mend))
         return Embedded(encoder, divergence).to(torch.get_default_dtype())
 
-    def _seeded(self, dim: int, encoder: str | nn.Module | None, seed: int) -> Divergence:
+    def _seeded(self, dim: int, encoder: str | nn.Module | None, n: int, seed: int) -> Divergence:
         """Return an untrained model whose weights depend on the seed only."""
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(seed)
-            return self._untrained(dim, encoder)
+            return self._untrained(dim, encoder, n)
 
     @property
     def _divergence_name(self) -> str:

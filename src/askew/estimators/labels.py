@@ -175,7 +175,7 @@ class DivergenceLearner(TransformerMixin, BaseLearner):  # type: ignore[misc]
         """Return a trained model of scaled points."""
         if self.divergence == "pbdl" and encoder is None:
             return self._plain(pbdl.fit_pairs(points.double(), labels, seed=seed).divergence), History()
-        model = self._seeded(points.shape[1], encoder, seed)
+        model = self._seeded(points.shape[1], encoder, len(points), seed)
         plan = label_plan(self._divergence_name, encoder is not None, len(points), int(labels.max()) + 1)
         return model, self._train(model, (points, labels), plan, seed)
 

@@ -134,7 +134,7 @@ class PairRegressor(RegressorMixin, BaseLearner):  # type: ignore[misc]
         if self.divergence == "pbdl" and encoder is None:
             first, second = pairs.double().unbind(1)
             return self._plain(pbdl.fit_regression(first, second, targets.double()).divergence), History()
-        model = self._seeded(pairs.shape[-1], encoder, seed)
+        model = self._seeded(pairs.shape[-1], encoder, len(pairs), seed)
         plan = pair_plan(self._divergence_name, encoder is not None, len(pairs))
         first, second = pairs.unbind(1)
         return model, self._train(model, (first.contiguous(), second.contiguous(), targets), plan, seed)

@@ -10,7 +10,11 @@ from dataclasses import dataclass
 
 from askew.losses import Listwise, Loss, Regression, TripletMargin
 
-__all__ = ["Plan", "label_plan", "pair_plan", "triplet_plan"]
+__all__ = ["Plan", "label_plan", "mlp_activation", "pair_plan", "triplet_plan"]
+
+
+# Rows below which a table is small: it is learned with smaller steps and with a smoother encoder.
+SMALL = 300
 
 
 @dataclass(frozen=True)
@@ -24,6 +28,11 @@ class Plan:
     clip: float | None = None
 
 
+def mlp_activation(n: int) -> str:
+    """Return the activation of the encoder "mlp": a smooth one overfits less, the other one learns more from many rows."""
+    return "silu" if n < SMALL else "relu"
+
+
 def label_plan(divergence: str, encoder: bool, n: int, n_classes: int) -> Plan:
     """Return the plan for labels.
 
@@ -35,7 +44,7 @@ def label_plan(divergence: str, encoder: bool, n: int, n_classes: int) -> Plan:
     if divergence in ("deep-div", "deep-div-affine"):
         return Plan(ranking, steps, batch, 1e-3 if encoder else 3e-2)
     # Few rows are overfitted by large steps; an encoder does not bear large steps at all.
-    return Plan(ranking, steps, batch, 1e-2 if encoder else 0.1 * min(1.0, n / 300))
+    return Plan(ranking, steps, batch, 1e-2 if encoder else 0.1 * min(1.0, n / SMALL))
 
 
 def pair_plan(divergence: str, encoder: bool, n: int) -> Plan:

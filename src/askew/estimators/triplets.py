@@ -130,7 +130,7 @@ class TripletLearner(BaseLearner):
         """Return a trained model of scaled triplets."""
         if self.divergence == "pbdl" and encoder is None:
             return self._solve(triplets, seed), History()
-        model = self._seeded(triplets.shape[-1], encoder, seed)
+        model = self._seeded(triplets.shape[-1], encoder, len(triplets), seed)
         plan = triplet_plan(self._divergence_name, encoder is not None, len(triplets))
         anchors, nearer, farther = (part.contiguous() for part in triplets.unbind(1))
         return model, self._train(model, (anchors, nearer, farther), plan, seed)
