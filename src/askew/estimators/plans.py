@@ -29,7 +29,7 @@ class Plan:
 
 
 def mlp_activation(n: int) -> str:
-    """Return the activation of the encoder "mlp": a smooth one overfits less, the other one learns more from many rows."""
+    """Return the activation of the encoder "mlp": a smooth one for few rows, which it overfits less."""
     return "silu" if n < SMALL else "relu"
 
 
