@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import logging
+from collections.abc import Callable
 from typing import Any, ClassVar
 
 import numpy as np
@@ -45,6 +46,8 @@ class BaseLearner(BaseEstimator):  # type: ignore[misc]
         What maps points to their images: the scaling, and the encoder if there is one.
     choice_ : str
         In words, what was learned: with or without an encoder, and why.
+    validation_ : dict
+        The score on held-out data, without and with the encoder, where that decided.
     history_ : History
         The course of the training.
     items_ : array
@@ -56,21 +59,35 @@ class BaseLearner(BaseEstimator):  # type: ignore[misc]
         "divergence_",
         "encoder_",
         "choice_",
+        "validation_",
         "history_",
         "items_",
         "n_features_in_",
         "feature_names_in_",
     )
 
-    divergence: str | Divergence
-    encoder: str | nn.Module | None
-    scale: bool
-    steps: int | None
-    batch_size: int | None
-    learning_rate: float | None
-    random_state: Any
-    device: str | None
-    progress: bool | None
+    def __init__(
+        self,
+        divergence: str | Divergence = "nbd",
+        encoder: str | nn.Module | None = "auto",
+        *,
+        scale: bool = True,
+        steps: int | None = None,
+        batch_size: int | None = None,
+        learning_rate: float | None = None,
+        random_state: Any = None,
+        device: str | None = None,
+        progress: bool | None = None,
+    ) -> None:
+        self.divergence = divergence
+        self.encoder = encoder
+        self.scale = scale
+        self.steps = steps
+        self.batch_size = batch_size
+        self.learning_rate = learning_rate
+        self.random_state = random_state
+        self.device = device
+        self.progress = progress
 
     # ------------------------------------------------------------------ after fit
 
@@ -236,6 +253,7 @@ class BaseLearner(BaseEstimator):  # type: ignore[misc]
         self, dim: int, n: int, needed: int, what: str
     ) -> tuple[str | nn.Module | None, str] | None:
         """Return the encoder and why, or None if with and without one are to be compared."""
+        self.validation_: dict[str, float] = {}
         if self.encoder != "auto":
             name = "no encoder" if self.encoder is None else f"encoder {_short(self.encoder)}"
             return self.encoder, f"{name}, as asked for"
@@ -245,6 +263,25 @@ class BaseLearner(BaseEstimator):  # type: ignore[misc]
         if n < needed:
             return None, f"no encoder: {n} {what} are too few to hold out some ({needed} are needed)"
         return None
+
+    def _compare(
+        self,
+        learn: Callable[[str | None], tuple[Divergence, History]],
+        score: Callable[[Divergence], float],
+        what: str,
+        larger_is_better: bool = True,
+    ) -> tuple[str | None, str]:
+        """Return whether an encoder is better by a score of models that did not see what is scored, and why."""
+        for name, encoder in (("without encoder", None), ("with encoder", "mlp")):
+            model, history = learn(encoder)
+            if history.stopped == "interrupted":  # half of a comparison decides nothing
+                raise KeyboardInterrupt
+            with torch.inference_mode():
+                self.validation_[name] = score(model.eval())
+        without, with_ = self.validation_.values()
+        better = with_ > without if larger_is_better else with_ < without
+        figures = f"{what} {without:.4g} without, {with_:.4g} with"
+        return ("mlp", f"encoder 'mlp': {figures}") if better else (None, f"no encoder: {figures}")
 
     def _train(self, model: Divergence, data: tuple[Tensor, ...], plan: Plan, seed: int) -> History:
         """Train a model by a plan, where the user's own settings go first."""

@@ -78,30 +78,7 @@ class DivergenceLearner(TransformerMixin, BaseLearner):  # type: ignore[misc]
     True
     """
 
-    _saved: ClassVar[tuple[str, ...]] = (*BaseLearner._saved, "classes_", "labels_", "validation_")
-
-    def __init__(
-        self,
-        divergence: str | Divergence = "nbd",
-        encoder: str | nn.Module | None = "auto",
-        *,
-        scale: bool = True,
-        steps: int | None = None,
-        batch_size: int | None = None,
-        learning_rate: float | None = None,
-        random_state: Any = None,
-        device: str | None = None,
-        progress: bool | None = None,
-    ) -> None:
-        self.divergence = divergence
-        self.encoder = encoder
-        self.scale = scale
-        self.steps = steps
-        self.batch_size = batch_size
-        self.learning_rate = learning_rate
-        self.random_state = random_state
-        self.device = device
-        self.progress = progress
+    _saved: ClassVar[tuple[str, ...]] = (*BaseLearner._saved, "classes_", "labels_")
 
     def fit(self, X: ArrayLike, y: ArrayLike) -> DivergenceLearner:
         """Learn from points and their labels, ``(n, dim), (n,)``."""
@@ -146,7 +123,6 @@ class DivergenceLearner(TransformerMixin, BaseLearner):  # type: ignore[misc]
 
     def _choose(self, points: Tensor, labels: Tensor, seed: int) -> tuple[str | nn.Module | None, str]:
         """Return the encoder to use, and why."""
-        self.validation_: dict[str, float] = {}
         decided = self._without_comparison(points.shape[1], len(points), ROWS_TO_HOLD_OUT, "rows")
         if decided is not None:
             return decided
@@ -158,16 +134,13 @@ class DivergenceLearner(TransformerMixin, BaseLearner):  # type: ignore[misc]
             np.arange(len(points)), test_size=share, stratify=labels.numpy() if balanced else None, random_state=seed
         )
         scaling = self._scaling(points[rows], None)
-        for name, encoder in (("without encoder", None), ("with encoder", "mlp")):
-            model, history = self._learn(scaling(points[rows]), labels[rows], encoder, seed)
-            if history.stopped == "interrupted":
-                raise KeyboardInterrupt
-            with torch.inference_mode():
-                matrix = model.eval().pairwise(scaling(points[rest]), scaling(points[rows]))
-            self.validation_[name] = scores.mean_average_precision(matrix, labels[rest], labels[rows])
-        without, with_ = self.validation_.values()
-        figures = f"mean average precision on {len(rest)} held-out rows {without:.3f} without, {with_:.3f} with"
-        return ("mlp", f"encoder 'mlp': {figures}") if with_ > without else (None, f"no encoder: {figures}")
+        known, queries = scaling(points[rows]), scaling(points[rest])
+
+        def score(model: Divergence) -> float:
+            return scores.mean_average_precision(model.pairwise(queries, known), labels[rest], labels[rows])
+
+        what = f"mean average precision on {len(rest)} held-out rows"
+        return self._compare(lambda encoder: self._learn(known, labels[rows], encoder, seed), score, what)
 
     def _learn(
         self, points: Tensor, labels: Tensor, encoder: str | nn.Module | None, seed: int

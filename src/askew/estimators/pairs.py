@@ -49,31 +49,6 @@ class PairRegressor(RegressorMixin, BaseLearner):  # type: ignore[misc]
     True
     """
 
-    _saved = (*BaseLearner._saved, "validation_")
-
-    def __init__(
-        self,
-        divergence: str | Divergence = "nbd",
-        encoder: str | nn.Module | None = "auto",
-        *,
-        scale: bool = True,
-        steps: int | None = None,
-        batch_size: int | None = None,
-        learning_rate: float | None = None,
-        random_state: Any = None,
-        device: str | None = None,
-        progress: bool | None = None,
-    ) -> None:
-        self.divergence = divergence
-        self.encoder = encoder
-        self.scale = scale
-        self.steps = steps
-        self.batch_size = batch_size
-        self.learning_rate = learning_rate
-        self.random_state = random_state
-        self.device = device
-        self.progress = progress
-
     def fit(self, X: ArrayLike, y: ArrayLike) -> PairRegressor:
         """Learn from pairs and their targets, ``(n, 2, dim), (n,)``; targets are not negative."""
         self._check_choices()
@@ -108,24 +83,21 @@ class PairRegressor(RegressorMixin, BaseLearner):  # type: ignore[misc]
 
     def _choose(self, pairs: Tensor, targets: Tensor, seed: int) -> tuple[str | nn.Module | None, str]:
         """Return the encoder to use, and why."""
-        self.validation_: dict[str, float] = {}
         decided = self._without_comparison(pairs.shape[-1], len(pairs), PAIRS_TO_HOLD_OUT, "pairs")
         if decided is not None:
             return decided
         order = torch.randperm(len(pairs), generator=torch.Generator().manual_seed(seed))
         rest, rows = order.tensor_split([int(HELD_OUT_SHARE * len(pairs))])
         scaling = self._scaling(pairs[rows].flatten(0, 1), None)
-        for name, encoder in (("without encoder", None), ("with encoder", "mlp")):
-            model, history = self._learn(scaling(pairs[rows]), targets[rows], encoder, seed)
-            if history.stopped == "interrupted":
-                raise KeyboardInterrupt
-            with torch.inference_mode():
-                held_out = scaling(pairs[rest])
-                values = model.eval()(held_out[:, 0], held_out[:, 1])
-                self.validation_[name] = float((values - targets[rest]).square().mean())
-        without, with_ = self.validation_.values()
-        figures = f"mean squared error on {len(rest)} held-out pairs {without:.4g} without, {with_:.4g} with"
-        return ("mlp", f"encoder 'mlp': {figures}") if with_ < without else (None, f"no encoder: {figures}")
+        known, held_out = scaling(pairs[rows]), scaling(pairs[rest])
+
+        def error(model: Divergence) -> float:
+            return float((model(held_out[:, 0], held_out[:, 1]) - targets[rest]).square().mean())
+
+        what = f"mean squared error on {len(rest)} held-out pairs"
+        return self._compare(
+            lambda encoder: self._learn(known, targets[rows], encoder, seed), error, what, larger_is_better=False
+        )
 
     def _learn(
         self, pairs: Tensor, targets: Tensor, encoder: str | nn.Module | None, seed: int

@@ -50,31 +50,6 @@ class TripletLearner(BaseLearner):
     True
     """
 
-    _saved = (*BaseLearner._saved, "validation_")
-
-    def __init__(
-        self,
-        divergence: str | Divergence = "nbd",
-        encoder: str | nn.Module | None = "auto",
-        *,
-        scale: bool = True,
-        steps: int | None = None,
-        batch_size: int | None = None,
-        learning_rate: float | None = None,
-        random_state: Any = None,
-        device: str | None = None,
-        progress: bool | None = None,
-    ) -> None:
-        self.divergence = divergence
-        self.encoder = encoder
-        self.scale = scale
-        self.steps = steps
-        self.batch_size = batch_size
-        self.learning_rate = learning_rate
-        self.random_state = random_state
-        self.device = device
-        self.progress = progress
-
     def fit(self, X: ArrayLike, y: object = None) -> TripletLearner:
         """Learn from triplets, ``(n, 3, dim)``: anchor, nearer point, farther point. ``y`` is not used."""
         self._check_choices()
@@ -100,31 +75,26 @@ class TripletLearner(BaseLearner):
 
     def score(self, X: ArrayLike, y: object = None) -> float:
         """Return the share of triplets in the right order; a tie counts half."""
-        margins = self.decision_function(X)
-        return float((margins > 0).mean() + (margins == 0).mean() / 2)
+        return in_order(torch.from_numpy(self.decision_function(X)))
 
     # ------------------------------------------------------------------ inside
 
     def _choose(self, triplets: Tensor, seed: int) -> tuple[str | nn.Module | None, str]:
         """Return the encoder to use, and why."""
-        self.validation_: dict[str, float] = {}
         decided = self._without_comparison(triplets.shape[-1], len(triplets), TRIPLETS_TO_HOLD_OUT, "triplets")
         if decided is not None:
             return decided
         order = torch.randperm(len(triplets), generator=torch.Generator().manual_seed(seed))
         rest, rows = order.tensor_split([int(HELD_OUT_SHARE * len(triplets))])
         scaling = self._scaling(triplets[rows].flatten(0, 1), None)
-        for name, encoder in (("without encoder", None), ("with encoder", "mlp")):
-            model, history = self._learn(scaling(triplets[rows]), encoder, seed)
-            if history.stopped == "interrupted":
-                raise KeyboardInterrupt
-            with torch.inference_mode():
-                anchors, nearer, farther = scaling(triplets[rest]).unbind(1)
-                margins = model.eval()(anchors, farther) - model(anchors, nearer)
-                self.validation_[name] = float((margins > 0).double().mean() + (margins == 0).double().mean() / 2)
-        without, with_ = self.validation_.values()
-        figures = f"share of {len(rest)} held-out triplets in order {without:.3f} without, {with_:.3f} with"
-        return ("mlp", f"encoder 'mlp': {figures}") if with_ > without else (None, f"no encoder: {figures}")
+        known = scaling(triplets[rows])
+        anchors, nearer, farther = scaling(triplets[rest]).unbind(1)
+
+        def score(model: Divergence) -> float:
+            return in_order(model(anchors, farther) - model(anchors, nearer))
+
+        what = f"share of {len(rest)} held-out triplets in order"
+        return self._compare(lambda encoder: self._learn(known, encoder, seed), score, what)
 
     def _learn(self, triplets: Tensor, encoder: str | nn.Module | None, seed: int) -> tuple[Divergence, History]:
         """Return a trained model of scaled triplets."""
@@ -148,3 +118,8 @@ class TripletLearner(BaseLearner):
         tags = super().__sklearn_tags__()
         tags.input_tags.two_d_array, tags.input_tags.three_d_array = False, True
         return tags
+
+
+def in_order(margins: Tensor) -> float:
+    """Return the share of margins above 0; a tie counts half."""
+    return float((margins > 0).double().mean() + (margins == 0).double().mean() / 2)
