@@ -34,6 +34,15 @@ def test_published_files(name: str) -> None:
 
 
 @published
+@pytest.mark.parametrize("name", ["iris", "wine"])
+def test_scikit_learn_gives_the_same_table(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    table = load_table(name)
+    monkeypatch.delenv("ASKEW_DATA")
+    np.testing.assert_allclose(load_table(name).points, table.points)
+    np.testing.assert_array_equal(load_table(name).labels, table.labels)
+
+
+@published
 def test_coding_of_car_and_abalone() -> None:
     car = load_table("car")
     assert sorted(np.unique(car.labels)) == ["acc", "unacc"]

@@ -9,10 +9,18 @@ import numpy as np
 import pytest
 import torch
 from sklearn.datasets import load_iris, make_classification
+from sklearn.exceptions import NotFittedError
 from torch import nn
 
 import askew
-from askew import DivergenceLearner, DivergenceNeighborsClassifier, PairRegressor, TripletLearner
+from askew import (
+    DivergenceLearner,
+    DivergenceNeighborsClassifier,
+    History,
+    PairRegressor,
+    TrainingDivergedError,
+    TripletLearner,
+)
 from askew.divergences import Embedded
 from askew.encoders import MLP
 
@@ -96,13 +104,14 @@ def test_seed_repeats() -> None:
 
 
 def test_fit_leaves_the_random_state_and_its_input_alone() -> None:
-    before, state = X.copy(), torch.get_rng_state()
     divergence = askew.make("nbd", 4)
+    before, state = X.copy(), torch.get_rng_state()
     weights = {name: tensor.clone() for name, tensor in divergence.state_dict().items()}
     DivergenceLearner(divergence, None, steps=5, random_state=0).fit(X, LABELS)
     np.testing.assert_array_equal(X, before)
     assert all(torch.equal(weights[name], tensor) for name, tensor in divergence.state_dict().items())
-    assert not torch.equal(state, torch.zeros_like(state))
+    DivergenceLearner(steps=2, random_state=0).fit(X, LABELS)
+    assert torch.equal(state, torch.get_rng_state())
 
 
 def test_far_offsets_and_units_do_not_matter() -> None:
@@ -164,6 +173,58 @@ def test_encoder_of_the_user_and_a_divergence_of_the_user() -> None:
     assert other.transform(X).shape == (150, 5)
     double = DivergenceLearner(askew.make("nbd", 4).double(), None, steps=3).fit(X, LABELS)
     assert double.pairwise(X[:3]).dtype == np.float32
+
+
+def test_a_fit_that_fails_leaves_what_was_there() -> None:
+    learner = DivergenceLearner("kl", None)
+    with pytest.raises(ValueError, match="positive domain"):
+        learner.fit(X - 3, LABELS)
+    with pytest.raises(NotFittedError):
+        learner.kneighbors(X)
+    matrix = learner.fit(X, LABELS).pairwise(X)
+    with pytest.raises(ValueError, match="positive domain"):
+        learner.fit(X - 3, LABELS[::-1])
+    np.testing.assert_array_equal(learner.pairwise(X), matrix)
+    np.testing.assert_array_equal(learner.labels_, LABELS)
+
+
+def test_encoders_and_divergences_that_do_not_fit_each_other() -> None:
+    with pytest.raises(ValueError, match="divergence of DivergenceLearner must be of dim 6, as what the encoder gives"):
+        DivergenceLearner(askew.make("nbd", 9), nn.Linear(4, 6), steps=2).fit(X, LABELS)
+    learner = DivergenceLearner(askew.make("nbd", 8), steps=2).fit(X, LABELS)
+    assert learner.choice_ == "encoder 'mlp': the divergence is of dim 8, the data of 4"
+    whole = DivergenceLearner(Embedded(nn.Linear(4, 3), askew.make("nbd", 3)), steps=2).fit(X, LABELS)
+    assert whole.choice_ == "no further encoder: the divergence has one"
+    normalised = nn.Sequential(nn.Linear(4, 3), nn.BatchNorm1d(3)).double()
+    learner = DivergenceLearner("nbd", normalised, steps=3).fit(X, LABELS)
+    assert learner.encoder_[1][1].num_batches_tracked.item() == 3  # once a step, and not before
+    assert not learner.model_.training
+
+
+def test_interrupted_fit_is_not_taken_for_a_whole_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("askew.estimators.base.fit", lambda *_, **__: History(stopped="interrupted"))
+    with pytest.raises(KeyboardInterrupt):
+        DivergenceLearner(encoder=None).fit(X, LABELS)
+
+
+def test_a_candidate_that_diverges_loses_the_comparison(monkeypatch: pytest.MonkeyPatch) -> None:
+    def fit(model: nn.Module, *arguments: Any, **settings: Any) -> History:
+        if isinstance(model, Embedded):
+            raise TrainingDivergedError("NaN", History())
+        return askew.fit(model, *arguments, **settings)  # type: ignore[arg-type]
+
+    monkeypatch.setattr("askew.estimators.base.fit", fit)
+    learner = DivergenceLearner(steps=3, random_state=0).fit(X, LABELS)
+    assert learner.validation_["with encoder"] == -np.inf
+    assert learner.choice_.startswith("no encoder")
+
+
+def test_neighbours_of_pairs_are_rows_of_points(learner: DivergenceLearner) -> None:
+    pairs = np.stack([X[:50], X[50:100]], axis=1)
+    regressor = PairRegressor("euclidean").fit(pairs, np.ones(50))
+    values, rows = regressor.kneighbors(X[:3], 1)
+    np.testing.assert_allclose(regressor.points_[rows[:, 0]], X[:3])
+    np.testing.assert_allclose(values, 0, atol=1e-6)
 
 
 def test_divergences_with_a_domain_take_points_as_they_are() -> None:

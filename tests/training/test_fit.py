@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import itertools
 import os
 import signal
@@ -415,11 +416,64 @@ def test_checkpoint_of_another_run_is_refused(tmp_path: Path) -> None:
         fit(model(), pairs(), Regression(), epochs=2, seed=0, checkpoint=file)
 
 
+def test_checkpoint_of_another_loss_or_optimizer_is_refused(tmp_path: Path) -> None:
+    file = tmp_path / "run.safetensors"
+    fit(model(), pairs(), Regression(), epochs=2, seed=0, checkpoint=file)
+    before = model()
+    with pytest.raises(ValueError, match="of a run with loss="):
+        fit(before, pairs(), Regression("absolute"), epochs=2, seed=0, checkpoint=file)
+    with pytest.raises(ValueError, match="of a run with optimizer="):
+        fit(before, pairs(), Regression(), epochs=2, seed=0, checkpoint=file, optimizer=torch.optim.Adagrad)
+    assert same(weights(before), weights(model()))
+
+
+def test_stream_is_taken_up_at_the_end_of_an_epoch(tmp_path: Path) -> None:
+    class Stream(torch.utils.data.IterableDataset[tuple[Tensor, ...]]):
+        def __iter__(self):  # type: ignore[no-untyped-def]
+            return iter(zip(*pairs(100), strict=True))
+
+    loader, file = DataLoader(Stream(), batch_size=40), tmp_path / "run.safetensors"
+    whole, again = model(), model(1)
+    fit(whole, loader, interrupting(-1), steps=9, seed=0, calibrate=False)
+    fit(model(), loader, interrupting(3), steps=9, seed=0, checkpoint=file, calibrate=False)
+    history = fit(again, loader, interrupting(-1), steps=9, seed=0, checkpoint=file, calibrate=False)
+    assert history["step"] == [3, 6, 9]
+    assert same(weights(whole), weights(again))
+
+
+def test_error_of_a_worker_process_can_be_handed_on() -> None:
+    error = copy.copy(TrainingDivergedError("loss", History([{"step": 1}])))
+    assert str(error) == "loss"
+    assert error.history["step"] == [1]
+
+
+def test_nan_of_the_last_step_is_noticed() -> None:
+    def loss(D: NeuralBregman, x: Tensor, y: Tensor, targets: Tensor) -> Tensor:
+        value = D(x, y).mean()
+        value.register_hook(lambda gradient: gradient * torch.nan)
+        return value
+
+    D = model()
+    with pytest.raises(TrainingDivergedError, match="NaN or infinite weights"):
+        fit(D, pairs(), loss, steps=1, seed=0)
+    assert all(torch.isfinite(tensor).all() for tensor in D.state_dict().values())
+
+
+def test_targets_with_a_graph_read_only_arrays_and_numpy_seeds() -> None:
+    x, y, _ = pairs()
+    fit(model(), (x, y, model(1)(x, y)), Regression(), steps=3, seed=np.int64(3))
+    arrays = [part.numpy() for part in pairs()]
+    for array in arrays:
+        array.flags.writeable = False
+    fit(model(), tuple(arrays), Regression(), steps=2, seed=0)
+    fit(model(), tuple(array.astype(">f8") for array in arrays), Regression(), steps=2, seed=0)
+
+
 def test_finished_run_is_read_and_not_repeated(tmp_path: Path) -> None:
     file = tmp_path / "deep" / "run.safetensors"
     first, second = model(), model(1)
     done = fit(first, pairs(), Regression(), epochs=3, seed=0, checkpoint=file, validation=pairs(seed=1))
-    again = fit(second, pairs(), interrupting(1), epochs=3, seed=0, checkpoint=file, validation=pairs(seed=1))
+    again = fit(second, pairs(), Regression(), epochs=3, seed=0, checkpoint=file, validation=pairs(seed=1))
     assert again == done
     assert same(weights(first), weights(second))
 

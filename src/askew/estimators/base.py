@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import logging
+import math
 from collections.abc import Callable
 from typing import Any, ClassVar
 
@@ -20,7 +21,7 @@ from askew.checks import REAL
 from askew.divergences import CATALOGUE, Divergence, Embedded, make
 from askew.encoders import MLP, Standardize
 from askew.estimators.plans import Plan, mlp_activation
-from askew.training import History, fit
+from askew.training import History, TrainingDivergedError, fit
 
 __all__ = ["BaseLearner", "as_tensor", "distinct_rows"]
 
@@ -50,8 +51,11 @@ class BaseLearner(BaseEstimator):  # type: ignore[misc]
         The score on held-out data, without and with the encoder, where that decided.
     history_ : History
         The course of the training.
+    points_ : array of shape (n, dim)
+        The points that were learned from, among which :meth:`kneighbors` searches. From pairs and triplets, those that
+        differ, in the order of their first appearance.
     items_ : array
-        Images of the points that were learned from, among which :meth:`kneighbors` searches.
+        Their images.
     """
 
     # What askew.save keeps of a fitted learner.
@@ -61,6 +65,7 @@ class BaseLearner(BaseEstimator):  # type: ignore[misc]
         "choice_",
         "validation_",
         "history_",
+        "points_",
         "items_",
         "n_features_in_",
         "feature_names_in_",
@@ -93,9 +98,12 @@ class BaseLearner(BaseEstimator):  # type: ignore[misc]
 
     @property
     def model_(self) -> Embedded:
-        """The learned divergence between points as they come, ``D(encoder_(x), encoder_(y))``."""
+        """The learned divergence between points as they come, ``D(encoder_(x), encoder_(y))``.
+
+        It shares its weights with the learner: train a copy of it further, not itself.
+        """
         check_is_fitted(self, "divergence_")
-        return Embedded(self.encoder_, self.divergence_)
+        return Embedded(self.encoder_, self.divergence_).eval()
 
     def transform(self, X: ArrayLike) -> NDArray[Any]:
         """Return the images of points, ``(n, dim) -> (n, out)``: what ``divergence_`` compares.
@@ -142,7 +150,7 @@ class BaseLearner(BaseEstimator):  # type: ignore[misc]
         Returns
         -------
         tuple of arrays, ``(n, n_neighbors)`` each
-            Divergences in ascending order, and the numbers of the rows of the training data.
+            Divergences in ascending order, and the numbers of rows of ``points_``.
         """
         check_is_fitted(self, "divergence_")
         items = torch.from_numpy(self.items_)
@@ -187,8 +195,7 @@ class BaseLearner(BaseEstimator):  # type: ignore[misc]
 
     def _images(self, points: Tensor) -> Tensor:
         check_is_fitted(self, "divergence_")
-        with torch.inference_mode():
-            return torch.cat([self.encoder_(block) for block in points.split(1 << 16)])
+        return _encoded(self.encoder_, points)
 
     # ------------------------------------------------------------------ learning
 
@@ -207,11 +214,16 @@ class BaseLearner(BaseEstimator):  # type: ignore[misc]
     def _scaling(self, points: Tensor, encoder: str | nn.Module | None) -> nn.Module:
         """Return what brings features to one scale; where that would leave a domain, points stay as they are."""
         dim = points.shape[-1]
-        domain = self._named_divergence(dim).domain if encoder is None else REAL
+        domain = self._probe(dim).domain if encoder is None else REAL
         return Standardize(dim).fit(points) if self.scale and domain == REAL else Standardize(dim)
 
     def _named_divergence(self, dim: int) -> Divergence:
         return self.divergence if isinstance(self.divergence, Divergence) else make(self.divergence, dim)
+
+    def _probe(self, dim: int) -> Divergence:
+        """Return the divergence as it is before training, to ask for its promises; random numbers are put back."""
+        with torch.random.fork_rng(devices=[]):
+            return self._named_divergence(dim)
 
     def _untrained(self, dim: int, encoder: str | nn.Module | None, n: int) -> Divergence:
         """Return a model of scaled points that is not trained yet, for n rows of data."""
@@ -222,13 +234,16 @@ class BaseLearner(BaseEstimator):  # type: ignore[misc]
                 raise ValueError(checks.problem(f"divergence of {owner}", f"of dim {dim}, as the data", model.dim))
             return model.to(torch.get_default_dtype())
         if isinstance(encoder, nn.Module):
-            encoder = copy.deepcopy(encoder)
+            encoder = copy.deepcopy(encoder).to("cpu", torch.get_default_dtype()).eval()
             with torch.no_grad():
                 out = encoder(torch.zeros(2, dim)).shape[-1]
         else:
             out = self.divergence.dim if isinstance(self.divergence, Divergence) else IMAGE_FEATURES
             encoder = MLP(dim, out or IMAGE_FEATURES, widths=(128, 128), activation=mlp_activation(n))
         divergence = copy.deepcopy(self._named_divergence(out or IMAGE_FEATURES))
+        if divergence.dim not in (None, out or IMAGE_FEATURES):
+            must = f"of dim {out}, as what the encoder gives"
+            raise ValueError(checks.problem(f"divergence of {owner}", must, divergence.dim))
         if divergence.domain != REAL:
             mend = "Give encoder=None."
             got = f"one whose domain is {divergence.domain!r}"
@@ -238,7 +253,7 @@ class BaseLearner(BaseEstimator):  # type: ignore[misc]
     def _seeded(self, dim: int, encoder: str | nn.Module | None, n: int, seed: int) -> Divergence:
         """Return an untrained model whose weights depend on the seed only."""
         with torch.random.fork_rng(devices=[]):
-            torch.manual_seed(seed)
+            torch.default_generator.manual_seed(seed)
             return self._untrained(dim, encoder, n)
 
     @property
@@ -257,7 +272,11 @@ class BaseLearner(BaseEstimator):  # type: ignore[misc]
         if self.encoder != "auto":
             name = "no encoder" if self.encoder is None else f"encoder {_short(self.encoder)}"
             return self.encoder, f"{name}, as asked for"
-        divergence = self._named_divergence(dim)
+        divergence = self._probe(dim)
+        if isinstance(divergence, Embedded):
+            return None, "no further encoder: the divergence has one"
+        if divergence.dim != dim:
+            return "mlp", f"encoder 'mlp': the divergence is of dim {divergence.dim}, the data of {dim}"
         if self.divergence == "pbdl" or divergence.domain != REAL or not any(True for _ in divergence.parameters()):
             return None, f"no encoder: {_short(self.divergence)} works on the features"
         if n < needed:
@@ -273,9 +292,11 @@ class BaseLearner(BaseEstimator):  # type: ignore[misc]
     ) -> tuple[str | None, str]:
         """Return whether an encoder is better by a score of models that did not see what is scored, and why."""
         for name, encoder in (("without encoder", None), ("with encoder", "mlp")):
-            model, history = learn(encoder)
-            if history.stopped == "interrupted":  # half of a comparison decides nothing
-                raise KeyboardInterrupt
+            try:
+                model, _ = learn(encoder)
+            except TrainingDivergedError:
+                self.validation_[name] = -math.inf if larger_is_better else math.inf
+                continue
             with torch.inference_mode():
                 self.validation_[name] = score(model.eval())
         without, with_ = self.validation_.values()
@@ -300,23 +321,24 @@ class BaseLearner(BaseEstimator):  # type: ignore[misc]
             device=self.device,
             progress=self.progress,
         )
+        if history.stopped == "interrupted":  # a search over settings must not take half a model for a whole one
+            raise KeyboardInterrupt
         model.cpu()
         return history
 
     def _keep(self, scaling: nn.Module, model: Divergence, history: History, choice: str, points: Tensor) -> None:
-        """Set the attributes of a fitted learner."""
+        """Set the attributes of a fitted learner, all of them or, on an error, none."""
+        encoder: nn.Module = scaling
+        if isinstance(model, Embedded):
+            encoder, model = nn.Sequential(scaling, model.encoder), model.divergence
+        images = _encoded(encoder.eval(), points)
+        if model.eval().domain != REAL:  # nothing has looked at the points yet where nothing was trained
+            with torch.inference_mode():
+                model(images, images)
+        self.encoder_, self.divergence_ = encoder, model
+        self.points_, self.items_ = points.numpy(), images.numpy()
         self.history_ = history
         self.choice_ = choice
-        if isinstance(model, Embedded):
-            self.encoder_: nn.Module = nn.Sequential(scaling, model.encoder).eval()
-            self.divergence_: Divergence = model.divergence.eval()
-        else:
-            self.encoder_, self.divergence_ = scaling.eval(), model.eval()
-        images = self._images(points)
-        if self.divergence_.domain != REAL:  # nothing has looked at the points yet where nothing was trained
-            with torch.inference_mode():
-                self.divergence_(images, images)
-        self.items_ = images.numpy()
         logger.info("%s: %s", type(self).__name__, choice)
 
 
@@ -324,6 +346,11 @@ def as_tensor(array: NDArray[Any]) -> Tensor:
     """Return an array as a tensor; torch takes no array that must not be written to, so those are copied."""
     array = np.ascontiguousarray(array)
     return torch.from_numpy(array if array.flags.writeable else array.copy())
+
+
+def _encoded(encoder: nn.Module, points: Tensor) -> Tensor:
+    with torch.inference_mode():
+        return torch.cat([encoder(block) for block in points.split(1 << 16)])
 
 
 def _short(value: object) -> str:

@@ -7,7 +7,7 @@ from typing import Any, ClassVar
 
 import numpy as np
 import torch
-from numpy.typing import ArrayLike
+from numpy.typing import ArrayLike, NDArray
 from sklearn.base import TransformerMixin
 from sklearn.model_selection import train_test_split
 from sklearn.utils.multiclass import check_classification_targets
@@ -60,8 +60,6 @@ class DivergenceLearner(TransformerMixin, BaseLearner):  # type: ignore[misc]
         The labels there are.
     labels_ : array of shape (n,)
         The labels of the training points.
-    validation_ : dict
-        Mean average precision on held-out rows, without and with the encoder, where that decided.
 
     See Also
     --------
@@ -83,16 +81,21 @@ class DivergenceLearner(TransformerMixin, BaseLearner):  # type: ignore[misc]
     def fit(self, X: ArrayLike, y: ArrayLike) -> DivergenceLearner:
         """Learn from points and their labels, ``(n, dim), (n,)``."""
         self._check_choices()
-        points, labels = self._labelled(X, y)
+        points, labels, given = self._labelled(X, y)
         seed = self._seed()
         encoder, reason = self._choose(points, labels, seed)
         scaling = self._scaling(points, encoder)
         model, history = self._learn(scaling(points), labels, encoder, seed)
         self._keep(scaling, model, history, reason, points)
+        self.labels_, self.classes_ = given, np.unique(given)
         return self
 
     def score(self, X: ArrayLike, y: ArrayLike) -> float:
-        """Return the mean average precision of labelled queries against the training points."""
+        """Return the mean average precision of labelled queries against the training points.
+
+        Queries whose class has no training point are left out. Folds of a cross-validation should be
+        ``StratifiedKFold(5, shuffle=True)``: a learner is no classifier, so they are not balanced by default.
+        """
         check_is_fitted(self, "divergence_")
         array, labels = validate_data(self, X, y, reset=False, dtype=np.float64)
         images = self._images(as_tensor(array))
@@ -102,24 +105,23 @@ class DivergenceLearner(TransformerMixin, BaseLearner):  # type: ignore[misc]
 
     # ------------------------------------------------------------------ inside
 
-    def _labelled(self, X: ArrayLike, y: ArrayLike) -> tuple[Tensor, Tensor]:
-        """Return points and labels as numbers; keep the labels."""
+    def _labelled(self, X: ArrayLike, y: ArrayLike) -> tuple[Tensor, Tensor, NDArray[Any]]:
+        """Return points, labels as numbers, and labels as they were given."""
         array, given = validate_data(self, X, y, dtype=np.float64, order="C")
         with warnings.catch_warnings():  # many small classes are the rule in metric learning
             warnings.filterwarnings("ignore", "The number of unique classes", UserWarning)
             check_classification_targets(given)
-        self.labels_ = given
-        self.classes_, numbers = np.unique(given, return_inverse=True)
+        names, numbers = np.unique(given, return_inverse=True)
         counts = np.bincount(numbers)
         owner = type(self).__name__
         if len(counts) < 2:
-            got = f"one class, {self.classes_[0]!r}"
+            got = f"one class, {names[0]!r}"
             raise ValueError(checks.problem(f"y of {owner}", "labels of at least two classes", got))
         if counts.max() < 2:
             mend = "Numbers to predict are for PairRegressor."
             got = f"{len(counts)} classes of one point each"
             raise ValueError(checks.problem(f"y of {owner}", "labels with at least two points in a class", got, mend))
-        return as_tensor(array), torch.from_numpy(numbers)
+        return as_tensor(array), torch.from_numpy(numbers), given
 
     def _choose(self, points: Tensor, labels: Tensor, seed: int) -> tuple[str | nn.Module | None, str]:
         """Return the encoder to use, and why."""

@@ -31,11 +31,6 @@ class PairRegressor(RegressorMixin, BaseLearner):  # type: ignore[misc]
     divergence, encoder, scale, steps, batch_size, learning_rate, random_state, device, progress
         As in :class:`DivergenceLearner`; with ``encoder="auto"`` the squared error on held-out pairs decides.
 
-    Attributes
-    ----------
-    validation_ : dict
-        Mean squared error on held-out pairs, without and with the encoder, where that decided.
-
     See Also
     --------
     BaseLearner : the other attributes.
@@ -107,7 +102,7 @@ class PairRegressor(RegressorMixin, BaseLearner):  # type: ignore[misc]
             first, second = pairs.double().unbind(1)
             return self._plain(pbdl.fit_regression(first, second, targets.double()).divergence), History()
         model = self._seeded(pairs.shape[-1], encoder, len(pairs), seed)
-        plan = pair_plan(self._divergence_name, encoder is not None, len(pairs))
+        plan = pair_plan(encoder is not None, len(pairs))
         first, second = pairs.unbind(1)
         return model, self._train(model, (first.contiguous(), second.contiguous(), targets), plan, seed)
 

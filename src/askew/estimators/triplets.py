@@ -31,11 +31,6 @@ class TripletLearner(BaseLearner):
     divergence, encoder, scale, steps, batch_size, learning_rate, random_state, device, progress
         As in :class:`DivergenceLearner`; with ``encoder="auto"`` the order of held-out triplets decides.
 
-    Attributes
-    ----------
-    validation_ : dict
-        Share of held-out triplets in the right order, without and with the encoder, where that decided.
-
     See Also
     --------
     BaseLearner : the other attributes.
@@ -101,7 +96,7 @@ class TripletLearner(BaseLearner):
         if self.divergence == "pbdl" and encoder is None:
             return self._solve(triplets, seed), History()
         model = self._seeded(triplets.shape[-1], encoder, len(triplets), seed)
-        plan = triplet_plan(self._divergence_name, encoder is not None, len(triplets))
+        plan = triplet_plan(encoder is not None, len(triplets))
         anchors, nearer, farther = (part.contiguous() for part in triplets.unbind(1))
         return model, self._train(model, (anchors, nearer, farther), plan, seed)
 

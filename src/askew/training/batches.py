@@ -73,7 +73,7 @@ class LoaderBatches(Batches):
     """A ``DataLoader`` or another iterable of batches that can be gone through again and again."""
 
     def __init__(self, loader: Iterable[object], device: torch.device) -> None:
-        if iter(loader) is loader:
+        if isinstance(loader, Iterator):
             mend = "Give the list or the DataLoader itself."
             must = "something that can be gone through again each epoch"
             raise TypeError(checks.problem("data of fit", must, f"an iterator ({type(loader).__name__})", mend))
@@ -91,9 +91,11 @@ class LoaderBatches(Batches):
 
     @property
     def generator(self) -> torch.Generator | None:
-        """The random generator of the loader itself, whose state belongs to that of the run."""
-        found = getattr(self.loader, "generator", None)
-        return found if isinstance(found, torch.Generator) else None
+        """The random generator of the loader or its sampler, whose state belongs to that of the run."""
+        holders = [self.loader, *(getattr(self.loader, name, None) for name in ("sampler", "batch_sampler"))]
+        holders.append(getattr(holders[-1], "sampler", None))
+        found = (getattr(holder, "generator", None) for holder in holders)
+        return next((one for one in found if isinstance(one, torch.Generator)), None)
 
     def sample(self, rows: int) -> tuple[Tensor, ...]:
         own = self.generator
@@ -114,7 +116,7 @@ class LoaderBatches(Batches):
             mend = "Give the loader a collate_fn that returns a tuple."
             got = type(batch).__name__
             raise TypeError(checks.problem("a batch of the loader given to fit", "a tuple of tensors", got, mend))
-        return tuple(part.to(self.device, non_blocking=True) for part in batch)
+        return tuple(part.detach().to(self.device, non_blocking=True) for part in batch)
 
 
 def _length(loader: object) -> int | None:
@@ -126,7 +128,7 @@ def _length(loader: object) -> int | None:
 
 
 def to_tensors(data: Sequence[object], parts: Sequence[str] | None, device: torch.device) -> tuple[Tensor, ...]:
-    """Return arrays or tensors of equal length as tensors on a device; floating numbers become the default dtype."""
+    """Return arrays or tensors of equal length as tensors on a device; arrays of floats become the default dtype."""
     if parts is not None and len(data) != len(parts):
         must = f"a tuple of {len(parts)}: {', '.join(parts)}"
         raise ValueError(checks.problem("data of fit", must, f"a tuple of {len(data)}"))
@@ -139,7 +141,7 @@ def to_tensors(data: Sequence[object], parts: Sequence[str] | None, device: torc
             raise ValueError(checks.problem(f"the {name} given to fit", must, tuple(tensor.shape)))
         if tensor.is_floating_point():
             checks.check_finite(tensor, name, "fit")
-        tensors.append(tensor.to(device))
+        tensors.append(tensor.detach().to(device))
     rows = [tensor.shape[0] for tensor in tensors]
     if len(set(rows)) > 1:
         got = ", ".join(f"{name} {count}" for name, count in zip(names, rows, strict=True))
@@ -153,7 +155,9 @@ def _as_tensor(part: object, name: str) -> Tensor:
         mend = "Labels that are names become numbers by numpy.unique(labels, return_inverse=True)[1]."
         must = "an array of numbers"
         raise TypeError(checks.problem(f"the {name} given to fit", must, f"dtype {array.dtype}", mend))
-    tensor = torch.from_numpy(np.ascontiguousarray(array))
+    # A copy where torch could not share the memory: read-only, or of another byte order.
+    array = np.array(array, dtype=array.dtype.newbyteorder("="), order="C", copy=not array.flags.writeable or None)
+    tensor = torch.from_numpy(array)
     return tensor.to(torch.get_default_dtype()) if array.dtype.kind == "f" else tensor
 
 

@@ -21,7 +21,8 @@ class History:
         start and, where there was one, ``validation`` (a score, larger is better). A table of any library is made from
         it, such as ``pandas.DataFrame(history.rows)``.
     stopped : str
-        ``"finished"``, ``"early"`` (no better validation score for some time) or ``"interrupted"`` (Ctrl-C).
+        ``"finished"``, ``"early"`` (no better validation score for some time), ``"interrupted"`` (Ctrl-C) or, in the
+        history of an error, ``"diverged"``.
     best_step : int or None
         The step whose weights the model has now, where they are those of the best validation score.
 
@@ -56,7 +57,13 @@ class History:
         names = list(dict.fromkeys(name for row in self.rows for name in row))
         count = len(self.rows)
         chosen = sorted({round(i * (count - 1) / 19) for i in range(20)}) if count > 20 else range(count)
-        cells = [[f"{self.rows[i][name]:.5g}" if name in self.rows[i] else "" for name in names] for i in chosen]
+        cells = [[_shown(self.rows[i].get(name)) for name in names] for i in chosen]
         widths = [max(map(len, column)) for column in zip(names, *cells, strict=True)]
         for line in (names, *cells):
             yield "  ".join(cell.rjust(width) for cell, width in zip(line, widths, strict=True))
+
+
+def _shown(value: float | None) -> str:
+    if value is None:
+        return ""
+    return str(value) if isinstance(value, int) else f"{value:.5g}"

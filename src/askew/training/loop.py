@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import operator
 import os
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -14,7 +15,7 @@ from torch.optim import Optimizer
 from askew import checks
 from askew.divergences import Divergence, Embedded
 from askew.losses import LabelLoss, Loss
-from askew.training.batches import batches
+from askew.training.batches import Batches, batches
 from askew.training.history import History
 from askew.training.run import Objective, Run, Settings
 from askew.training.surroundings import best_device, interruption, progress_bar, tensorboard_writer
@@ -50,7 +51,7 @@ def fit(
 
     The loop is plain: Adam, a learning rate that rises over the first steps and then falls linearly to 0, one batch at
     a time. The same seed gives the same weights, bit for bit, on the same machine; so does a run that was killed and
-    started again with the same ``checkpoint``.
+    started again with the same ``checkpoint`` (with a loader, if its order comes from torch's generators).
 
     Parameters
     ----------
@@ -90,7 +91,8 @@ def fit(
     checkpoint_every
         Steps between two writings of it.
     seed
-        Makes the run repeatable; torch's own random state is left as it was.
+        Makes the run repeatable; torch's own random state is left as it was. Not in several threads at a time: they
+        share one random state.
     device
         Where to train: by default an accelerator if there is one. The model stays there.
     autocast
@@ -126,12 +128,13 @@ def fit(
     if batch_size is None:
         batch_size = 128 if isinstance(loss, LabelLoss) else 1000
     if learning_rate is None:
-        learning_rate = 1e-3 if isinstance(model, Embedded) else 3e-2
+        learning_rate = 1e-3 if any(isinstance(part, Embedded) for part in model.modules()) else 3e-2
     if not 0 <= warmup <= 1:
         raise ValueError(checks.problem("warmup of fit", "a share of the steps, between 0 and 1", warmup))
     if patience is not None and validation is None:
         mend = "Give validation= data or a function."
         raise ValueError(checks.problem("patience of fit", "None where there is no validation", patience, mend))
+    seed = None if seed is None else operator.index(seed)
     place = best_device() if device is None else torch.device(device)
     parts = loss.parts if isinstance(loss, Loss) else None
     checks.check_size(batch_size, "batch_size of fit")
@@ -150,6 +153,9 @@ def fit(
         seed=seed,
         autocast=autocast,
         data=source.fingerprint(),
+        loss=repr(loss) if isinstance(loss, nn.Module) else getattr(loss, "__qualname__", type(loss).__name__),
+        optimizer="Adam" if optimizer is None else getattr(optimizer, "__qualname__", type(optimizer).__name__),
+        validation=watched.fingerprint() if isinstance(watched, Batches) else str(watched is not None),
     )
     path = None if checkpoint is None else Path(checkpoint)
     checks.check_size(checkpoint_every, "checkpoint_every of fit")
@@ -157,7 +163,11 @@ def fit(
     with contextlib.ExitStack() as stack:
         if seed is not None:
             stack.enter_context(torch.random.fork_rng(devices=[place] if place.type == "cuda" else []))
-            torch.manual_seed(seed)
+            torch.default_generator.manual_seed(seed)
+            if place.type == "cuda":
+                torch.cuda.manual_seed(seed)
+        if isinstance(loss, nn.Module):
+            loss.to(place)
         run = Run(model.to(place), source, loss, watched, settings, optimizer, place)
         if path is not None and path.exists():
             run.load(path)
@@ -169,18 +179,29 @@ def fit(
         pressed = stack.enter_context(interruption())
         show = stack.enter_context(progress_bar(progress, settings.steps, run.step, "training"))
         write = stack.enter_context(tensorboard_writer(tensorboard))
+        stack.callback(model.eval)
+        written = len(run.history)
         for batch in run.batches():
             show(run.step + 1, run.take_step(batch))
             if run.epoch_is_over:
-                write(run.end_epoch())
+                run.end_epoch()
+            written = _write(write, run, written)
             if pressed():
                 break
             if path is not None and run.step % checkpoint_every == 0 and not run.finished:
                 run.save(path)
         if path is not None:  # before the best weights take the place of the last ones, so that the run can go on
             run.save(path)
+        _write(write, run, written)
         run.close()
     return run.history
+
+
+def _write(write: Callable[[dict[str, float]], None], run: Run, written: int) -> int:
+    """Write the rows that are new, and return how many there are."""
+    for row in run.counters.rows[written:]:
+        write(row)
+    return len(run.counters.rows)
 
 
 def _number_of_steps(per_epoch: int | None, epochs: int, steps: int | None) -> int:

@@ -9,6 +9,7 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
+from typing import NoReturn
 
 import torch
 from torch import Tensor, nn
@@ -49,6 +50,10 @@ class TrainingDivergedError(RuntimeError):
         super().__init__(message)
         self.history = history
 
+    def __reduce__(self) -> tuple[type[TrainingDivergedError], tuple[str, History]]:
+        """Return what it is made of, so that worker processes can hand it on."""
+        return type(self), (self.args[0], self.history)
+
 
 @dataclass(frozen=True)
 class Settings:
@@ -64,6 +69,9 @@ class Settings:
     seed: int | None
     autocast: bool
     data: str
+    loss: str
+    optimizer: str
+    validation: str
 
     def rate(self, step: int) -> float:
         """Return the share of the peak learning rate at a step: a linear rise, then a linear fall to 0."""
@@ -185,7 +193,7 @@ class Run:
                 yield batch
                 if self.finished or self.counters.epoch != epoch:
                     break
-            if self.step == before:
+            if self.step == before and skip == 0:
                 raise ValueError(checks.problem("data of fit", "a loader that gives batches in each epoch", "none"))
             if self.counters.epoch == epoch and not self.finished:  # a loader whose length was not known
                 self.end_epoch()
@@ -202,7 +210,7 @@ class Run:
         for group, peak in zip(self.optimizer.param_groups, self.peaks, strict=True):
             group["lr"] = peak * share
         self.optimizer.zero_grad(set_to_none=True)
-        with _coarse(self.model):
+        with _coarse(self.model) if isinstance(self.loss, LabelLoss) else contextlib.nullcontext():
             result = self._loss(batch)
         value = float(result.detach())
         self._watch(value)
@@ -243,10 +251,14 @@ class Run:
             if counters.step % SNAPSHOT_STEPS == 0 and not high:
                 self.good = _copy(self.model)
             return
+        self._give_up(value if not math.isfinite(value) else f"{value:g} after {counters.first_loss:g} at the start")
+
+    def _give_up(self, got: object) -> NoReturn:
+        """Raise after going back to good weights."""
+        counters = self.counters
         self.model.load_state_dict(self.best or self.good)
         self.model.eval()
         what = f"the loss of step {counters.step + 1} of fit"
-        got = value if not math.isfinite(value) else f"{value:g} after {counters.first_loss:g} at the start"
         mend = "The model has its last good weights. Give a smaller learning_rate or clip=1.0, or look for outliers."
         counters.stopped = "diverged"
         raise TrainingDivergedError(
@@ -261,7 +273,7 @@ class Run:
             "step": counters.step,
             "epoch": counters.epoch,
             "loss": counters.loss_sum / counters.step_in_epoch,
-            "learning_rate": settings.learning_rate * settings.rate(counters.step - 1),
+            "learning_rate": self.optimizer.param_groups[0]["lr"],
             "seconds": counters.seconds + time.monotonic() - self.started,
         }
         counters.step_in_epoch, counters.loss_sum = 0, 0.0
@@ -285,6 +297,7 @@ class Run:
         """Return the validation score; the random state is left as it was."""
         random = random_state(self.device, None)
         self.model.eval()
+        score = math.nan
         if isinstance(self.validation, Batches):
             total = count = 0.0
             for batch in self.validation.epoch(0, 0, 0, lambda: None):
@@ -299,9 +312,11 @@ class Run:
 
     def close(self) -> None:
         """Leave the model with the best weights, ready for use."""
+        self.model.eval()
         if self.best is not None:
             self.model.load_state_dict(self.best)
-        self.model.eval()
+        elif not all(bool(torch.isfinite(p).all()) for p in self.parameters):  # the last step had no loss after it
+            self._give_up("NaN or infinite weights")
 
     # ------------------------------------------------------------------ on disk
 
@@ -327,7 +342,7 @@ class Run:
         """Take up the run that a file holds."""
         tensors, description = storage.load_tensors(path, "checkpoint")
         tree = storage.unflatten(tensors, description["tree"])
-        mine = asdict(self.settings)
+        mine, before = asdict(self.settings), _copy(self.model)
         for name, value in mine.items():
             if tree["settings"].get(name) != value:
                 got = "other data" if name == "data" else f"{name}={tree['settings'].get(name)!r}"
@@ -338,6 +353,7 @@ class Run:
             self.model.load_state_dict(tree["model"])
             self.optimizer.load_state_dict(tree["optimizer"])
         except (RuntimeError, ValueError, KeyError) as error:
+            self.model.load_state_dict(before)
             mend = f"({error}) Delete it to start anew, or give another file."
             what = f"the checkpoint {str(path)!r}"
             raise ValueError(checks.problem(what, "of the same model and optimiser", "another one", mend)) from error
@@ -351,9 +367,10 @@ class Run:
 
 @contextlib.contextmanager
 def _coarse(model: nn.Module) -> Iterator[None]:
-    """Compute near pairs in the matrices of a batch to one digit, and gradients as always, in half the time.
+    """Compute near pairs in the matrices of a batch to one digit, in half the time.
 
-    Gradients do not depend on it. A loss of order does not see the third digit of the smallest entries of a row.
+    The gradient of an entry does not depend on it, and a loss of order hardly sees the third digit of the smallest
+    entries of a row.
     """
     bregman = [module for module in model.modules() if isinstance(module, Bregman)]
     before = [module.pairwise_rtol for module in bregman]

@@ -59,7 +59,7 @@ def interruption() -> Iterator[Callable[[], bool]]:
 def progress_bar(show: bool | None, total: int, done: int, what: str) -> Iterator[Callable[[int, float], None]]:
     """Give a function that moves a progress bar to a step and shows the loss; by default on a terminal only."""
     if show is None:  # worker processes of a search would draw over each other
-        show = sys.stderr.isatty() and multiprocessing.parent_process() is None
+        show = sys.stderr is not None and sys.stderr.isatty() and multiprocessing.parent_process() is None
     if not show:
         yield lambda step, loss: None
         return
