@@ -44,7 +44,7 @@ def label_plan(divergence: str, encoder: bool, n: int, n_classes: int) -> Plan:
     ranking = Listwise(max_pairs=3000)
     if divergence in ("deep-div", "deep-div-affine"):
         # Behind an encoder, D of most pairs becomes 0 under the listwise loss and stays so.
-        return Plan(AllTriplets(margin=1.0), steps, batch, 1e-3) if encoder else Plan(ranking, steps, batch, 3e-2)
+        return Plan(AllTriplets(margin=1.0), steps, batch, 1e-3) if encoder else Plan(ranking, steps, batch, 1e-2)
     # Few rows are overfitted by large steps; an encoder does not bear large steps at all.
     return Plan(ranking, steps, batch, 1e-2 if encoder else 0.1 * min(1.0, n / SMALL))
 

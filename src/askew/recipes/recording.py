@@ -37,10 +37,10 @@ class Rebuildable(nn.Module):
 
     Examples
     --------
-    >>> from askew.encoders import MLP
+    >>> from askew.encoders import Linear
     >>> from askew.recipes import describe
-    >>> describe(MLP(3, out=2))["special"]["dict"]["arguments"]
-    {'dict': {'dim': 3, 'out': 2, 'widths': {'tuple': [128]}}}
+    >>> describe(Linear(3, out=2))["special"]["dict"]["arguments"]
+    {'dict': {'dim': 3, 'out': 2}}
     """
 
     _record: _Record
