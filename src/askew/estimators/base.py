@@ -304,16 +304,17 @@ class BaseLearner(BaseEstimator):  # type: ignore[misc]
         figures = f"{what} {without:.4g} without, {with_:.4g} with"
         return ("mlp", f"encoder 'mlp': {figures}") if better else (None, f"no encoder: {figures}")
 
-    def _train(self, model: Divergence, data: tuple[Tensor, ...], plan: Plan, seed: int) -> History:
-        """Train a model by a plan, where the user's own settings go first."""
+    def _train(self, model: Divergence, data: tuple[Tensor, ...], plan: Plan, seed: int, trial: bool) -> History:
+        """Train a model by a plan, where the user's own settings go first; for a trial, half as long."""
         if not any(p.requires_grad for p in model.parameters()):
             return History()
+        steps = self.steps if self.steps is not None else plan.steps
         rate = self.learning_rate if self.learning_rate is not None else plan.learning_rate
         history = fit(
             model,
             data,
             plan.loss,
-            steps=self.steps if self.steps is not None else plan.steps,
+            steps=(steps + 1) // 2 if trial else steps,
             batch_size=self.batch_size if self.batch_size is not None else plan.batch_size,
             learning_rate=rate,
             clip=plan.clip,

@@ -142,17 +142,17 @@ class DivergenceLearner(TransformerMixin, BaseLearner):  # type: ignore[misc]
             return scores.mean_average_precision(model.pairwise(queries, known), labels[rest], labels[rows])
 
         what = f"mean average precision on {len(rest)} held-out rows"
-        return self._compare(lambda encoder: self._learn(known, labels[rows], encoder, seed), score, what)
+        return self._compare(lambda encoder: self._learn(known, labels[rows], encoder, seed, trial=True), score, what)
 
     def _learn(
-        self, points: Tensor, labels: Tensor, encoder: str | nn.Module | None, seed: int
+        self, points: Tensor, labels: Tensor, encoder: str | nn.Module | None, seed: int, trial: bool = False
     ) -> tuple[Divergence, History]:
         """Return a trained model of scaled points."""
         if self.divergence == "pbdl" and encoder is None:
             return self._plain(pbdl.fit_pairs(points.double(), labels, seed=seed).divergence), History()
         model = self._seeded(points.shape[1], encoder, len(points), seed)
         plan = label_plan(self._divergence_name, encoder is not None, len(points), int(labels.max()) + 1)
-        return model, self._train(model, (points, labels), plan, seed)
+        return model, self._train(model, (points, labels), plan, seed, trial)
 
     def __sklearn_tags__(self) -> Any:
         tags = super().__sklearn_tags__()

@@ -91,11 +91,14 @@ class PairRegressor(RegressorMixin, BaseLearner):  # type: ignore[misc]
 
         what = f"mean squared error on {len(rest)} held-out pairs"
         return self._compare(
-            lambda encoder: self._learn(known, targets[rows], encoder, seed), error, what, larger_is_better=False
+            lambda encoder: self._learn(known, targets[rows], encoder, seed, trial=True),
+            error,
+            what,
+            larger_is_better=False,
         )
 
     def _learn(
-        self, pairs: Tensor, targets: Tensor, encoder: str | nn.Module | None, seed: int
+        self, pairs: Tensor, targets: Tensor, encoder: str | nn.Module | None, seed: int, trial: bool = False
     ) -> tuple[Divergence, History]:
         """Return a trained model of scaled pairs."""
         if self.divergence == "pbdl" and encoder is None:
@@ -104,7 +107,7 @@ class PairRegressor(RegressorMixin, BaseLearner):  # type: ignore[misc]
         model = self._seeded(pairs.shape[-1], encoder, len(pairs), seed)
         plan = pair_plan(encoder is not None, len(pairs))
         first, second = pairs.unbind(1)
-        return model, self._train(model, (first.contiguous(), second.contiguous(), targets), plan, seed)
+        return model, self._train(model, (first.contiguous(), second.contiguous(), targets), plan, seed, trial)
 
     def __sklearn_tags__(self) -> Any:
         tags = super().__sklearn_tags__()

@@ -89,16 +89,18 @@ class TripletLearner(BaseLearner):
             return in_order(model(anchors, farther) - model(anchors, nearer))
 
         what = f"share of {len(rest)} held-out triplets in order"
-        return self._compare(lambda encoder: self._learn(known, encoder, seed), score, what)
+        return self._compare(lambda encoder: self._learn(known, encoder, seed, trial=True), score, what)
 
-    def _learn(self, triplets: Tensor, encoder: str | nn.Module | None, seed: int) -> tuple[Divergence, History]:
+    def _learn(
+        self, triplets: Tensor, encoder: str | nn.Module | None, seed: int, trial: bool = False
+    ) -> tuple[Divergence, History]:
         """Return a trained model of scaled triplets."""
         if self.divergence == "pbdl" and encoder is None:
             return self._solve(triplets, seed), History()
         model = self._seeded(triplets.shape[-1], encoder, len(triplets), seed)
         plan = triplet_plan(encoder is not None, len(triplets))
         anchors, nearer, farther = (part.contiguous() for part in triplets.unbind(1))
-        return model, self._train(model, (anchors, nearer, farther), plan, seed)
+        return model, self._train(model, (anchors, nearer, farther), plan, seed, trial)
 
     def _solve(self, triplets: Tensor, seed: int) -> Divergence:
         """Return PBDL by its linear program, which has a piece for each different point."""
