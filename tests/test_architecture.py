@@ -15,6 +15,7 @@ ROOT = Path(askew.__file__).parent
 # Data flows down this list; a module imports only from those above it or from its own package.
 ORDER = (
     "checks",
+    "progress",
     "storage",
     "recipes",
     "potentials",
@@ -24,10 +25,11 @@ ORDER = (
     "training",
     "pbdl",
     "scores",
+    "models",
     "search",
     "clustering",
     "estimators",
-    "models",
+    "plot",
     "data",
     "experiments",
     "report",

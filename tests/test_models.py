@@ -238,7 +238,7 @@ class Learner:
 
 @pytest.fixture
 def _known(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(saving, "_estimator_classes", lambda: {"Learner": Learner})
+    monkeypatch.setattr(saving, "ESTIMATORS", {"Learner": Learner})
 
 
 @pytest.mark.usefixtures("_known")

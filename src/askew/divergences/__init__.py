@@ -5,6 +5,7 @@ from askew.divergences.bregman import Bregman, NeuralBregman
 from askew.divergences.catalogue import CATALOGUE, Entry, make, names
 from askew.divergences.max_affine import DeepDiv, MaxAffine
 from askew.divergences.norms import DeepNorm, Euclidean, Mahalanobis, WideNorm
+from askew.divergences.parts import Parts, take_apart
 from askew.divergences.quasimetrics import IQE, MRN
 from askew.divergences.wrappers import (
     Dual,
@@ -34,6 +35,7 @@ __all__ = [
     "Mahalanobis",
     "MaxAffine",
     "NeuralBregman",
+    "Parts",
     "Reversed",
     "Scaled",
     "Sqrt",
@@ -41,4 +43,5 @@ __all__ = [
     "WideNorm",
     "make",
     "names",
+    "take_apart",
 ]

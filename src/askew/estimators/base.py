@@ -19,7 +19,7 @@ from torch import Tensor, nn
 from askew import checks
 from askew.checks import REAL
 from askew.divergences import CATALOGUE, Divergence, Embedded, make
-from askew.encoders import MLP, Standardize
+from askew.encoders import MLP, Standardize, encode
 from askew.estimators.plans import Plan, mlp_activation
 from askew.training import History, TrainingDivergedError, fit
 
@@ -195,7 +195,7 @@ class BaseLearner(BaseEstimator):  # type: ignore[misc]
 
     def _images(self, points: Tensor) -> Tensor:
         check_is_fitted(self, "divergence_")
-        return _encoded(self.encoder_, points)
+        return encode(self.encoder_, points)
 
     # ------------------------------------------------------------------ learning
 
@@ -332,7 +332,7 @@ class BaseLearner(BaseEstimator):  # type: ignore[misc]
         encoder: nn.Module = scaling
         if isinstance(model, Embedded):
             encoder, model = nn.Sequential(scaling, model.encoder), model.divergence
-        images = _encoded(encoder.eval(), points)
+        images = encode(encoder.eval(), points)
         if model.eval().domain != REAL:  # nothing has looked at the points yet where nothing was trained
             with torch.inference_mode():
                 model(images, images)
@@ -347,11 +347,6 @@ def as_tensor(array: NDArray[Any]) -> Tensor:
     """Return an array as a tensor; torch takes no array that must not be written to, so those are copied."""
     array = np.ascontiguousarray(array)
     return torch.from_numpy(array if array.flags.writeable else array.copy())
-
-
-def _encoded(encoder: nn.Module, points: Tensor) -> Tensor:
-    with torch.inference_mode():
-        return torch.cat([encoder(block) for block in points.split(1 << 16)])
 
 
 def _short(value: object) -> str:

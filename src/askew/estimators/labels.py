@@ -18,6 +18,7 @@ from askew import checks, pbdl, scores
 from askew.divergences import Divergence
 from askew.estimators.base import BaseLearner, as_tensor
 from askew.estimators.plans import label_plan
+from askew.models import savable
 from askew.training import History
 
 __all__ = ["DivergenceLearner"]
@@ -28,6 +29,7 @@ ROWS_TO_HOLD_OUT = 50
 HELD_OUT_SHARE, HELD_OUT_ROWS = 0.25, 1000
 
 
+@savable
 class DivergenceLearner(TransformerMixin, BaseLearner):  # type: ignore[misc]
     """Learn a divergence from labels, so that points of a class are near to each other.
 

@@ -11,10 +11,12 @@ from sklearn.utils.validation import check_is_fitted, validate_data
 
 from askew import checks
 from askew.estimators.labels import DivergenceLearner
+from askew.models import savable
 
 __all__ = ["DivergenceNeighborsClassifier"]
 
 
+@savable
 class DivergenceNeighborsClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
     """Classify by the labels of the k nearest training points, by a divergence learned from them.
 

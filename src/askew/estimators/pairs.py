@@ -15,6 +15,7 @@ from askew import checks, pbdl
 from askew.divergences import Divergence
 from askew.estimators.base import BaseLearner, as_tensor, distinct_rows
 from askew.estimators.plans import pair_plan
+from askew.models import savable
 from askew.training import History
 
 __all__ = ["PairRegressor"]
@@ -23,6 +24,7 @@ __all__ = ["PairRegressor"]
 PAIRS_TO_HOLD_OUT, HELD_OUT_SHARE = 200, 0.2
 
 
+@savable
 class PairRegressor(RegressorMixin, BaseLearner):  # type: ignore[misc]
     """Learn a divergence from pairs of points and the value wanted for each pair.
 

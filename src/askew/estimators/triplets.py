@@ -13,6 +13,7 @@ from askew import checks, pbdl
 from askew.divergences import Divergence
 from askew.estimators.base import BaseLearner, as_tensor, distinct_rows
 from askew.estimators.plans import triplet_plan
+from askew.models import savable
 from askew.training import History
 
 __all__ = ["TripletLearner"]
@@ -23,6 +24,7 @@ TRIPLETS_TO_HOLD_OUT, HELD_OUT_SHARE = 200, 0.2
 PIECES = 200
 
 
+@savable
 class TripletLearner(BaseLearner):
     """Learn a divergence from triplets, so that D(anchor, positive) < D(anchor, negative).
 

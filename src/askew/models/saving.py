@@ -8,7 +8,7 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 from torch import Tensor, nn
@@ -16,11 +16,24 @@ from torch import Tensor, nn
 from askew import checks, recipes, storage
 from askew.training import History
 
-__all__ = ["load", "save"]
+__all__ = ["load", "savable", "save"]
 
 DESCRIPTION = "model.json"
 # Also keeps a file from naming one outside of its folder.
 WEIGHTS = re.compile(r"weights-[0-9a-f]{16}\.safetensors")
+# The estimators that a file may name. They are defined further down in the order of imports and enter themselves.
+ESTIMATORS: dict[str, type] = {}
+
+EstimatorType = TypeVar("EstimatorType", bound=type)
+
+
+def savable(cls: EstimatorType) -> EstimatorType:
+    """Let :func:`save` and :func:`load` know an estimator: a class decorator.
+
+    Kept are the parameters of its constructor and the attributes that its ``_saved`` lists.
+    """
+    ESTIMATORS[cls.__name__] = cls
+    return cls
 
 
 def save(model: object, folder: str | os.PathLike[str]) -> None:
@@ -341,7 +354,7 @@ class _Unpacker:
         raise ValueError(storage.damaged(self.shown, "a part of it is unknown"))
 
     def estimator(self, name: object, parameters: object, fitted: object) -> object:
-        known = {cls.__name__: cls for cls in self.classes} | _estimator_classes()
+        known = {cls.__name__: cls for cls in self.classes} | ESTIMATORS
         cls: Any = known[checks.check_name(name, known, f"the class of the estimator in {self.shown}")]
         if not isinstance(parameters, dict) or not isinstance(fitted, dict) or not set(fitted) <= set(cls._saved):
             raise ValueError(storage.damaged(self.shown, "its estimator has other attributes than this askew knows"))
@@ -352,10 +365,3 @@ class _Unpacker:
         for attribute, value in fitted.items():
             setattr(result, attribute, value)
         return result
-
-
-def _estimator_classes() -> dict[str, type]:
-    """Return the estimators of the library by name."""
-    from askew import estimators
-
-    return {name: cls for name in estimators.__all__ if isinstance(cls := getattr(estimators, name), type)}

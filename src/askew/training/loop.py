@@ -15,10 +15,11 @@ from torch.optim import Optimizer
 from askew import checks
 from askew.divergences import Divergence, Embedded
 from askew.losses import LabelLoss, Loss
+from askew.progress import progress_bar
 from askew.training.batches import Batches, batches
 from askew.training.history import History
 from askew.training.run import Objective, Run, Settings
-from askew.training.surroundings import best_device, interruption, progress_bar, tensorboard_writer
+from askew.training.surroundings import best_device, interruption, tensorboard_writer
 
 __all__ = ["fit"]
 
@@ -177,7 +178,7 @@ def fit(
             run.close()
             return run.history
         pressed = stack.enter_context(interruption())
-        show = stack.enter_context(progress_bar(progress, settings.steps, run.step, "training"))
+        show = stack.enter_context(progress_bar(progress, settings.steps, "training", run.step, "loss"))
         write = stack.enter_context(tensorboard_writer(tensorboard))
         stack.callback(model.eval)
         written = len(run.history)

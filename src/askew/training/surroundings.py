@@ -1,24 +1,20 @@
-"""What surrounds the loop: the progress bar, Ctrl-C, TensorBoard, the state of random generators."""
+"""What surrounds the loop: Ctrl-C, TensorBoard, the state of random generators."""
 
 from __future__ import annotations
 
 import contextlib
-import multiprocessing
 import os
 import signal
-import sys
 import threading
 from collections.abc import Callable, Iterator
 from types import FrameType
 
 import torch
-from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 from torch import Tensor
 
 from askew import checks
 
-__all__ = ["best_device", "interruption", "progress_bar", "random_state", "set_random_state", "tensorboard_writer"]
+__all__ = ["best_device", "interruption", "random_state", "set_random_state", "tensorboard_writer"]
 
 
 def best_device() -> torch.device:
@@ -53,27 +49,6 @@ def interruption() -> Iterator[Callable[[], bool]]:
         yield lambda: pressed
     finally:
         signal.signal(signal.SIGINT, before)
-
-
-@contextlib.contextmanager
-def progress_bar(show: bool | None, total: int, done: int, what: str) -> Iterator[Callable[[int, float], None]]:
-    """Give a function that moves a progress bar to a step and shows the loss; by default on a terminal only."""
-    if show is None:  # worker processes of a search would draw over each other
-        show = sys.stderr is not None and sys.stderr.isatty() and multiprocessing.parent_process() is None
-    if not show:
-        yield lambda step, loss: None
-        return
-    columns = (
-        TextColumn("{task.description}"),
-        BarColumn(),
-        MofNCompleteColumn(),
-        TextColumn("loss {task.fields[loss]:.4g}"),
-        TimeRemainingColumn(),
-    )
-    console = Console(stderr=True)
-    with Progress(*columns, console=console, transient=console.is_terminal) as bar:
-        task = bar.add_task(what, total=total, completed=done, loss=float("nan"))
-        yield lambda step, loss: bar.update(task, completed=step, loss=loss)
 
 
 @contextlib.contextmanager

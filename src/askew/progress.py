@@ -1,0 +1,51 @@
+"""The progress bar of long work: on a terminal, and nowhere else."""
+
+from __future__ import annotations
+
+import contextlib
+import multiprocessing
+import sys
+from collections.abc import Callable, Iterator
+
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, ProgressColumn, TextColumn, TimeRemainingColumn
+
+__all__ = ["progress_bar"]
+
+
+@contextlib.contextmanager
+def progress_bar(
+    show: bool | None, total: int, what: str, done: int = 0, value: str | None = None
+) -> Iterator[Callable[..., None]]:
+    """Give a function that moves a progress bar: ``move(done)`` or ``move(done, number)``.
+
+    Parameters
+    ----------
+    show
+        Whether to show it. None means on a terminal only, and not in worker processes, which would draw over
+        each other.
+    total
+        Number of steps.
+    what
+        What is going on.
+    done
+        Steps that are done already.
+    value
+        The name of a number shown beside the bar, such as the loss.
+
+    Examples
+    --------
+    >>> with progress_bar(False, 10, "counting") as move:
+    ...     move(5)
+    """
+    if show is None:
+        show = sys.stderr is not None and sys.stderr.isatty() and multiprocessing.parent_process() is None
+    if not show:
+        yield lambda step, number=0.0: None
+        return
+    shown: tuple[ProgressColumn, ...] = (TextColumn(f"{value} {{task.fields[number]:.4g}}"),) if value else ()
+    console = Console(stderr=True)
+    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), *shown, TimeRemainingColumn())
+    with Progress(*columns, console=console, transient=console.is_terminal) as bar:
+        task = bar.add_task(what, total=total, completed=done, number=float("nan"))
+        yield lambda step, number=0.0: bar.update(task, completed=step, number=number)
