@@ -169,7 +169,9 @@ def checksum(header: object, tensors: Mapping[str, Tensor] | None = None) -> str
     return digest.hexdigest()
 
 
-def load_tensors(path: str | os.PathLike[str], kind: str) -> tuple[dict[str, Tensor], dict[str, Any]]:
+def load_tensors(
+    path: str | os.PathLike[str], kind: str, mapped: bool = False
+) -> tuple[dict[str, Tensor], dict[str, Any]]:
     """Read a file of :func:`save_tensors`, and refuse one that is not exactly what was written.
 
     Parameters
@@ -178,6 +180,9 @@ def load_tensors(path: str | os.PathLike[str], kind: str) -> tuple[dict[str, Ten
         Of the file.
     kind
         What must be inside, such as ``"checkpoint"``.
+    mapped
+        Leave the numbers in the file, mapped into memory, so that only what is used takes any. The file must not be
+        changed in place as long as they are used; it may be replaced or removed.
 
     Returns
     -------
@@ -208,8 +213,9 @@ def load_tensors(path: str | os.PathLike[str], kind: str) -> tuple[dict[str, Ten
                 mend = "Weights of an encoder are read by askew.encoders.load_weights."
                 raise ValueError(checks.problem(shown, "a file written by askew", got, mend))
             description = check_description(read_json(text, shown), shown, kind)
-            # The file is mapped into memory; copies stay right if it is changed later.
-            tensors = {name: file.get_tensor(name).clone() for name in file.keys()}  # noqa: SIM118
+            tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
+            if not mapped:  # copies stay right if the file is changed later
+                tensors = {name: tensor.clone() for name, tensor in tensors.items()}
     except SafetensorError as error:
         raise ValueError(damaged(shown, str(error))) from None
     if description.pop("checksum", None) != checksum(description, tensors):

@@ -1,0 +1,8 @@
+"""Search among items by a divergence, in either direction: exact, or in engines that people already run."""
+
+from askew.search.base import Index
+from askew.search.exact import ExactIndex
+from askew.search.faiss import FaissIndex
+from askew.search.forms import Reduction, keys_and_queries
+
+__all__ = ["ExactIndex", "FaissIndex", "Index", "Reduction", "keys_and_queries"]

@@ -1,0 +1,229 @@
+"""What all indexes share: one interface, checks, and the exact values of what was found."""
+
+from __future__ import annotations
+
+import copy
+import math
+import os
+from abc import ABC, abstractmethod
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import ArrayLike, NDArray
+from torch import Tensor, nn
+
+from askew import checks, recipes, storage
+from askew.checks import REAL
+from askew.divergences import Bregman, Divergence, take_apart
+from askew.encoders import as_points, encode
+from askew.search.forms import DIRECTIONS, ranking
+
+__all__ = ["Index", "fingerprint"]
+
+# Pairs whose divergence is computed at a time.
+BLOCK_PAIRS = 1 << 14
+
+Found = tuple[NDArray[Any], NDArray[np.int64]]
+
+
+class Index(ABC):
+    """Items to be searched by a divergence, in one direction.
+
+    Parameters
+    ----------
+    divergence
+        A divergence, also behind an encoder; a fitted learner; or the name of one that needs no learning. It is copied:
+        an index must not change when a model is trained further.
+    direction
+        ``"query-first"`` finds items with the smallest D(query, item), ``"query-second"`` those with the smallest
+        D(item, query).
+    progress
+        Whether to show a progress bar while items are encoded; None means on a terminal.
+    """
+
+    def __init__(self, divergence: object, direction: str = "query-first", progress: bool | None = None) -> None:
+        owner = type(self).__name__
+        self.direction = checks.check_name(direction, DIRECTIONS, f"direction of {owner}")
+        self.progress = progress
+        self._given: object = divergence
+        self._encoder: nn.Module | None = None
+        self._divergence: Divergence | None = None
+        if not isinstance(divergence, str):
+            self._set_divergence(0)
+        else:  # the number of features comes with the first items
+            take_apart(divergence, 1, owner)
+
+    def _set_divergence(self, dim: int) -> None:
+        encoder, divergence = take_apart(self._given, dim, type(self).__name__)
+        self._encoder = None if encoder is None else copy.deepcopy(encoder).eval().requires_grad_(False)
+        self._divergence = copy.deepcopy(divergence).eval().requires_grad_(False)
+        self._given = None
+
+    # ------------------------------------------------------------------ the interface
+
+    @property
+    def divergence(self) -> Divergence:
+        """The divergence between images of points."""
+        if self._divergence is None:
+            must = "known by the first items before it is used"
+            raise ValueError(checks.problem(f"dim of {type(self).__name__}", must, "none", "Call add first."))
+        return self._divergence
+
+    @property
+    def encoder(self) -> nn.Module | None:
+        """What maps points to images; None where there is none."""
+        return self._encoder
+
+    @abstractmethod
+    def __len__(self) -> int:
+        """Return the number of items."""
+
+    @abstractmethod
+    def add(self, items: ArrayLike | Tensor, ids: ArrayLike | None = None) -> None:
+        """Add items, ``(n, dim)``.
+
+        Parameters
+        ----------
+        items
+            An array or a tensor. Behind an encoder, anything it takes, with the batch first.
+        ids
+            Integers from 0, all different and not in the index; by default the next free numbers.
+        """
+
+    @abstractmethod
+    def remove(self, ids: ArrayLike) -> None:
+        """Remove items by their ids; one that is not there is an error, and then nothing is removed."""
+
+    def search(self, queries: ArrayLike | Tensor, k: int = 10) -> Found:
+        """Return the k nearest items of each query.
+
+        Parameters
+        ----------
+        queries
+            ``(n, dim)``, or anything the encoder takes.
+        k
+            How many; at most as many as there are items.
+
+        Returns
+        -------
+        tuple of arrays, ``(n, k)`` each
+            True divergences in ascending order, and the ids of the items.
+        """
+        owner = type(self).__name__
+        k = checks.check_size(k, f"k of {owner}.search")
+        if len(self) == 0:
+            raise ValueError(checks.problem(owner, "filled before it is searched", "no items", "Call add first."))
+        if k > len(self):
+            must = f"at most {len(self)}, the number of items"
+            raise ValueError(checks.problem(f"k of {owner}.search", must, k))
+        images = self._images(queries, "queries", is_first=self.direction == "query-first")
+        values, found = self._search(images, k)
+        return values.numpy(), found
+
+    def recall(self, queries: ArrayLike | Tensor, k: int = 10) -> float:
+        """Return the share of the true k nearest items that :meth:`search` finds, measured against an exact search.
+
+        An item counts if it is as near as the k-th of the exact search, so that equals do not lower the figure.
+        """
+        values, _ = self.search(queries, k)
+        images = self._images(queries, "queries", is_first=self.direction == "query-first")
+        truth, _ = self._exact(images, k)
+        limit = truth[:, -1:].numpy()
+        eps = np.finfo(values.dtype).eps
+        return float((values <= limit * (1 + 8 * eps)).mean()) if values.size else math.nan
+
+    @abstractmethod
+    def save(self, folder: str | os.PathLike[str]) -> None:
+        """Write the index to a folder, all or nothing."""
+
+    # ------------------------------------------------------------------ what an index writes
+
+    @abstractmethod
+    def _search(self, queries: Tensor, k: int) -> tuple[Tensor, NDArray[np.int64]]:
+        """Return divergences and ids of the k nearest items of checked images."""
+
+    @abstractmethod
+    def _exact(self, queries: Tensor, k: int) -> tuple[Tensor, NDArray[np.int64]]:
+        """Return the same by an exact search."""
+
+    # ------------------------------------------------------------------ what comes in
+
+    def _images(self, points: ArrayLike | Tensor, name: str, is_first: bool) -> Tensor:
+        """Return the images of points in main memory, after all checks."""
+        owner = type(self).__name__
+        tensor = as_points(points)
+        if self._divergence is None:
+            if tensor.ndim != 2:
+                raise ValueError(checks.problem(f"{name} of {owner}", "of shape (n, dim)", tuple(tensor.shape)))
+            self._set_divergence(tensor.shape[1])
+        divergence = self.divergence
+        if self._encoder is not None:
+            if tensor.ndim < 2:
+                must = "a batch of points, with the batch first"
+                raise ValueError(checks.problem(f"{name} of {owner}", must, f"shape {tuple(tensor.shape)}"))
+            if tensor.is_floating_point():
+                checks.check_finite(tensor, name, owner)
+            tensor = encode(self._encoder, tensor, self.progress)
+        if not tensor.is_floating_point():
+            tensor = tensor.to(divergence.dtype or torch.get_default_dtype())
+        dtype = divergence.dtype or self._own_dtype() or tensor.dtype
+        tensor = tensor.detach().cpu().to(torch.float32 if dtype == torch.bfloat16 else dtype)
+        if tensor.ndim != 2:
+            mend = "A single point is one row: points[None]." if tensor.ndim == 1 else ""
+            raise ValueError(checks.problem(f"{name} of {owner}", "of shape (n, dim)", tuple(tensor.shape), mend))
+        tensor = checks.check_points(tensor, divergence.dim, name, owner)
+        checks.check_finite(tensor, name, owner)
+        if divergence.domain != REAL:
+            divergence.domain.check(tensor, name, owner, boundary=is_first and _has_boundary(divergence))
+        return tensor
+
+    def _own_dtype(self) -> torch.dtype | None:
+        """Return the dtype of the items that are there."""
+        return None
+
+    # ------------------------------------------------------------------ exact values
+
+    def _values(self, queries: Tensor, items: Tensor) -> Tensor:
+        """Return the divergences of pairs row by row, ``(n, dim), (n, dim) -> (n,)``, in the direction of the index."""
+        like = next((t for t in (*self.divergence.parameters(), *self.divergence.buffers())), queries)
+        result = torch.empty(len(queries), dtype=queries.dtype)
+        with torch.inference_mode():
+            for start in range(0, len(queries), BLOCK_PAIRS):
+                pair = queries[start : start + BLOCK_PAIRS], items[start : start + BLOCK_PAIRS]
+                first, second = (
+                    part.to(like.device) for part in (pair if self.direction == "query-first" else pair[::-1])
+                )
+                result[start : start + BLOCK_PAIRS] = self.divergence(first, second).cpu()
+        return result
+
+    def _reranked(
+        self, queries: Tensor, items: NDArray[Any], rows: NDArray[np.int64], k: int
+    ) -> tuple[Tensor, NDArray[np.int64]]:
+        """Return the k nearest of candidates by their exact divergences; a row of -1 is no candidate.
+
+        ``items`` is indexed by ``rows``, ``(n, candidates)``. Of equals the smaller row comes first.
+        """
+        n, width = rows.shape
+        there = torch.from_numpy(rows >= 0)
+        number = torch.arange(n)[:, None].expand(n, width)[there]
+        values = queries.new_full((n, width), torch.inf)
+        values[there] = self._values(queries[number], torch.from_numpy(items[rows[rows >= 0]]))
+        order = np.lexsort((rows, values.numpy()), axis=1)[:, :k]
+        return values.gather(1, torch.from_numpy(order)), np.take_along_axis(rows, order, 1)
+
+
+def fingerprint(encoder: nn.Module | None, divergence: Divergence) -> str:
+    """Return a digest of a divergence and its encoder: of what they are made of and of all their numbers."""
+    recipe = [None if module is None else recipes.describe(module) for module in (encoder, divergence)]
+    tensors = {f"divergence.{name}": tensor for name, tensor in divergence.state_dict().items()}
+    if encoder is not None:
+        tensors |= {f"encoder.{name}": tensor for name, tensor in encoder.state_dict().items()}
+    return storage.checksum(recipe, tensors)
+
+
+def _has_boundary(divergence: Divergence) -> bool:
+    """Return whether the first point may lie on the boundary of the domain."""
+    found = ranking(divergence)
+    inner: Bregman | None = None if found is None or found.swapped else found.bregman
+    return inner is not None and inner.potential.boundary

@@ -1,0 +1,151 @@
+"""The kinds of FAISS index: how each is made, searched and told apart."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from types import ModuleType
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from askew import checks
+
+__all__ = ["KINDS", "Kind", "candidates", "check_engine", "kind_for", "make_engine", "most_effort", "search_engine"]
+
+# From this many items on an inverted file is faster than looking at all; and from this many on, memory decides.
+IVF_FROM = 50_000
+PQ_FROM = 20_000_000
+# Points a list that train the lists, and rounds of training.
+POINTS_PER_LIST = 64
+ROUNDS = 10
+# Links of a node of the graph, and how many are looked at while it is built.
+LINKS = 32
+BUILD_EFFORT = 80
+
+
+@dataclass(frozen=True)
+class Kind:
+    """What is to be known of a kind of index.
+
+    Attributes
+    ----------
+    form : str
+        The form of its keys.
+    engine : str
+        The class in FAISS.
+    factor : int
+        Candidates that are re-ranked for each of the k wanted.
+    """
+
+    form: str
+    engine: str
+    factor: int
+
+
+# Lists and graphs hold keys of a lower precision than the items: they only choose candidates, and items in full
+# precision are there to rank these. So the index takes little more memory than one on plain vectors.
+KINDS: dict[str, Kind] = {
+    "flat": Kind("inner-product", "IndexFlatIP", 1),
+    "ivf": Kind("euclidean", "IndexIVFScalarQuantizer", 2),
+    "hnsw": Kind("euclidean", "IndexHNSWSQ", 2),
+    "ivf-pq": Kind("euclidean", "IndexIVFPQ", 10),
+}
+
+
+def kind_for(count: int) -> str:
+    """Return the kind of index for a number of items.
+
+    Examples
+    --------
+    >>> kind_for(1000), kind_for(1_000_000)
+    ('flat', 'ivf')
+    """
+    return "flat" if count < IVF_FROM else "ivf" if count < PQ_FROM else "ivf-pq"
+
+
+def candidates(kind: str, k: int) -> int:
+    """Return how many candidates are re-ranked for the k nearest."""
+    return KINDS[kind].factor * k + 8
+
+
+def lists_for(count: int) -> int:
+    """Return the number of lists of an inverted file: four times the root of the number of items."""
+    return max(1, min(int(4 * math.sqrt(count)), count // 8))
+
+
+def make_engine(faiss: ModuleType, kind: str, keys: NDArray[np.float32]) -> Any:
+    """Return an index of a kind, trained on keys and holding them in their order."""
+    count, size = keys.shape
+    if kind == "flat":
+        engine = faiss.IndexFlatIP(size)
+    elif kind == "hnsw":
+        engine = faiss.IndexHNSWSQ(size, faiss.ScalarQuantizer.QT_fp16, LINKS)
+        engine.hnsw.efConstruction = BUILD_EFFORT
+    else:
+        lists = lists_for(count)
+        coarse = faiss.IndexFlatL2(size)
+        if kind == "ivf":
+            bits = faiss.ScalarQuantizer.QT_8bit
+            engine = faiss.IndexIVFScalarQuantizer(coarse, size, lists, bits, faiss.METRIC_L2, True)
+        else:
+            # Two features a byte; keys get zeros behind them, which change no distance, for whole groups.
+            engine = faiss.IndexIVFPQ(coarse, size, lists, size // 2, 8)
+            engine.pq.cp.niter = ROUNDS
+            engine.pq.cp.max_points_per_centroid = POINTS_PER_LIST
+            engine.pq.cp.min_points_per_centroid = 1
+        engine.own_fields = True
+        coarse.this.disown()
+        engine.cp.niter = ROUNDS
+        engine.cp.max_points_per_centroid = POINTS_PER_LIST
+        engine.cp.min_points_per_centroid = 1
+    if not engine.is_trained:
+        # FAISS draws the sample of its lists itself, but not that of its codes.
+        most = max(1 << 16, POINTS_PER_LIST * lists_for(count))
+        engine.train(keys if count <= most else keys[:: -(-count // most)])
+    engine.add(keys)
+    return engine
+
+
+def most_effort(kind: str, engine: Any) -> int:
+    """Return the effort of a search that looks at everything it can."""
+    return int(engine.nlist) if kind.startswith("ivf") else max(1024, min(4096, int(engine.ntotal)))
+
+
+def search_engine(
+    faiss: ModuleType,
+    kind: str,
+    engine: Any,
+    vectors: NDArray[np.float32],
+    k: int,
+    effort: int,
+    live: NDArray[np.bool_] | None,
+) -> NDArray[np.int64]:
+    """Return the rows of k candidates for each query, ``(n, k)``; -1 where there are fewer."""
+    selector = None if live is None else faiss.IDSelectorBitmap(np.packbits(live, bitorder="little"))
+    if kind.startswith("ivf"):
+        make = faiss.SearchParametersIVF if kind == "ivf" else faiss.IVFPQSearchParameters
+        options = {"nprobe": min(effort, int(engine.nlist))}
+    else:
+        make, options = faiss.SearchParametersHNSW, {"efSearch": max(effort, k)}
+    parameters = make(**options) if selector is None else make(**options, sel=selector)
+    _, rows = engine.search(np.ascontiguousarray(vectors), k, params=parameters)
+    found: NDArray[np.int64] = rows
+    return found
+
+
+def check_engine(faiss: ModuleType, kind: str, engine: Any, size: int, count: int, shown: str) -> Any:
+    """Return the index of a file in its own class, if it is what the folder says."""
+    engine = faiss.downcast_index(engine)
+    wanted = KINDS[kind]
+    metric = faiss.METRIC_INNER_PRODUCT if wanted.form == "inner-product" else faiss.METRIC_L2
+    for what, must, got in (
+        ("class", wanted.engine, type(engine).__name__.removesuffix("Flat") if kind != "flat" else "IndexFlatIP"),
+        ("number of features", size, engine.d),
+        ("number of vectors", count, engine.ntotal),
+        ("metric", metric, engine.metric_type),
+    ):
+        if must != got:
+            raise ValueError(checks.problem(f"{what} of the FAISS index in {shown}", str(must), got))
+    return engine

@@ -1,0 +1,77 @@
+"""Exact search by any divergence."""
+
+from __future__ import annotations
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from askew.search.forms import Reduction, ranking, reduce
+from askew.search.local import Keys, LocalIndex, empty_key
+from askew.search.store import Store
+
+__all__ = ["ExactIndex"]
+
+
+class ExactIndex(LocalIndex):
+    """Search all items, by any divergence of the catalogue: the reference for all other indexes.
+
+    Where the divergence ranks as an inner product does (see :func:`keys_and_queries`), one matrix product in blocks
+    finds a few candidates more than k, and the form of the divergence that does not cancel decides among them and gives
+    the values. Others are computed for all pairs in blocks. Memory is O(k) a query beyond one block; the index itself
+    holds the items and, for inner products, one vector of dim + 1 features for each.
+
+    Use it up to some 100,000 items, or where every neighbour counts; :class:`FaissIndex` is faster for more.
+
+    Parameters
+    ----------
+    divergence
+        A divergence, also behind an encoder; a fitted learner; or the name of one that needs no learning. It is copied.
+    direction
+        ``"query-first"`` for the smallest D(query, item), ``"query-second"`` for the smallest D(item, query).
+    progress
+        Whether to show a progress bar while items are encoded; None means on a terminal.
+
+    Examples
+    --------
+    >>> index = ExactIndex("kl")
+    >>> index.add([[0.5, 0.5], [0.9, 0.1], [0.1, 0.9]], ids=[7, 8, 9])
+    >>> values, ids = index.search([[0.8, 0.2]], k=2)
+    >>> ids, values.round(3)
+    (array([[8, 7]]), array([[0.044, 0.193]]))
+    """
+
+    _reduction: Reduction | None = None
+    _keys: Store | None = None
+    _longest: float = 0.0
+
+    def _take_in(self, images: Tensor, store: Store) -> None:
+        if self._reduction is None:
+            if ranking(self.divergence) is None:
+                return
+            self._reduction = reduce(self.divergence, self.direction, "inner-product", images, type(self).__name__)
+        keys = self._reduction.keys(images).numpy()
+        self._longest = max(self._longest, float(np.sqrt(np.square(keys).sum(1).max())))
+        if self._keys is None:
+            self._keys = Store(np.empty((0, keys.shape[1]), keys.dtype), np.empty(0, np.int64))
+        self._keys.append(keys, np.arange(self._keys.rows, self._keys.rows + len(keys)))
+
+    def _take_out(self, rows: NDArray[np.int64]) -> None:
+        if self._keys is not None:
+            self._keys.values[rows] = empty_key(torch.from_numpy(self._keys.values[:1])).numpy()
+
+    def _make_anew(self) -> None:
+        self._reduction = self._keys = None
+        self._longest = 0.0
+        if self._store is not None and self._store.rows:
+            images = torch.from_numpy(self._store.values)
+            self._take_in(images, self._store)
+
+    def _search(self, queries: Tensor, k: int) -> tuple[Tensor, NDArray[np.int64]]:
+        if self._reduction is None or self._keys is None:
+            return self._by_pairs(queries, k)
+        return self._by_keys(queries, k, self._reduction, Keys(torch.from_numpy(self._keys.values), self._longest))
+
+    def _exact(self, queries: Tensor, k: int) -> tuple[Tensor, NDArray[np.int64]]:
+        return self._search(queries, k)

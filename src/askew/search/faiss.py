@@ -1,0 +1,378 @@
+"""Search by a Bregman divergence in FAISS."""
+
+from __future__ import annotations
+
+import hashlib
+from dataclasses import replace
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import ArrayLike, NDArray
+from torch import Tensor
+
+from askew import checks, storage
+from askew.search.engines import (
+    KINDS,
+    candidates,
+    check_engine,
+    kind_for,
+    make_engine,
+    most_effort,
+    search_engine,
+)
+from askew.search.folder import part_name
+from askew.search.forms import BLOCK_ROWS, HEADROOM, Reduction, balanced, ranking, reduce
+from askew.search.local import Keys, LocalIndex, empty_key
+from askew.search.scan import largest_products
+from askew.search.store import Store
+
+__all__ = ["FaissIndex"]
+
+# An index is made anew, with more lists, when it has this many times the items it was made for.
+OUTGROWN = 4
+# Queries that set the effort, and how many neighbours of each are to be found.
+TUNING_QUERIES = 256
+TUNING_NEIGHBOURS = 10
+
+
+class FaissIndex(LocalIndex):
+    """Search by a Bregman divergence in FAISS, in either direction, with exact values.
+
+    A Bregman divergence ranks items as an inner product or, with one more feature, as a Euclidean distance does (see
+    :func:`keys_and_queries`). FAISS finds candidates by these vectors, and the form of the divergence that does not
+    cancel ranks them. Besides Bregman divergences, this holds for Euclidean and Mahalanobis distances, for Bregman-GS,
+    and for roots and multiples of all of them.
+
+    Parameters
+    ----------
+    divergence
+        A divergence, also behind an encoder; a fitted learner; or the name of one that needs no learning. It is copied.
+    direction
+        ``"query-first"`` for the smallest D(query, item), ``"query-second"`` for the smallest D(item, query).
+    kind
+        ``"flat"`` looks at all items and is exact. ``"ivf"`` looks at some lists of items, ``"hnsw"`` follows a graph,
+        ``"ivf-pq"`` has lists of short codes, for more items than fit into memory otherwise. None chooses by size: flat
+        below 50,000 items, ivf up to 20 million, ivf-pq beyond, and changes over as the index grows.
+    recall_target
+        The share of the true neighbours that a search should find. The effort (lists or nodes that are looked at) is
+        set for it when the index is made, with some of the items as queries; :meth:`tune` does it with other ones, and
+        :meth:`recall` measures.
+    progress
+        Whether to show a progress bar while items are encoded; None means on a terminal.
+
+    Attributes
+    ----------
+    effort : int
+        How many lists (ivf) or nodes (hnsw) a search looks at; may be set.
+
+    Notes
+    -----
+    The Euclidean form needs a bound on the length of keys. It is set with some headroom, and when an item is added
+    beyond it, the index is made anew with a wider one; as bounds grow by a factor, that is rare.
+
+    Examples
+    --------
+    >>> index = FaissIndex("kl", direction="query-second")
+    >>> index.add([[0.5, 0.5], [0.9, 0.1], [0.1, 0.9]], ids=[7, 8, 9])
+    >>> values, ids = index.search([[0.8, 0.2]], k=2)
+    >>> ids, index.kind
+    (array([[8, 7]]), 'flat')
+    """
+
+    def __init__(
+        self,
+        divergence: object,
+        direction: str = "query-first",
+        kind: str | None = None,
+        recall_target: float = 0.99,
+        progress: bool | None = None,
+    ) -> None:
+        self._faiss: ModuleType = checks.optional_import("faiss", "faiss", "FaissIndex")
+        super().__init__(divergence, direction, progress)
+        if kind is not None:
+            checks.check_name(kind, KINDS, "kind of FaissIndex")
+        checks.check_positive(recall_target, "recall_target of FaissIndex")
+        if recall_target > 1:
+            raise ValueError(checks.problem("recall_target of FaissIndex", "at most 1", recall_target))
+        self._asked = kind
+        self.recall_target = float(recall_target)
+        self.kind = kind or "flat"
+        self.effort = 1
+        self._engine: Any = None
+        self._reduction: Reduction | None = None
+        self._made_for = 0
+        self._longest = 0.0
+        if self._divergence is not None:
+            self._check_divergence()
+
+    def _set_divergence(self, dim: int) -> None:
+        super()._set_divergence(dim)
+        self._check_divergence()
+
+    def _check_divergence(self) -> None:
+        if ranking(self.divergence) is None:
+            # Raises, and says which ones there are.
+            reduce(self.divergence, self.direction, "inner-product", None, type(self).__name__)
+
+    # ------------------------------------------------------------------ items come and go
+
+    def _take_in(self, images: Tensor, store: Store) -> None:
+        total = len(store) + len(images)
+        kind = self._asked or kind_for(total)
+        outgrown = kind != "flat" and total > OUTGROWN * self._made_for
+        if self._engine is None or self._reduction is None or kind != self.kind or outgrown:
+            self._make(kind, store, images)
+            return
+        # Plain keys first: only they tell whether the Euclidean form can hold them.
+        keys = self._reduction.plain_keys(images).float().numpy()
+        lengths = np.sqrt(np.square(keys).sum(1))
+        _check_keys(keys)
+        if kind != "flat" and lengths.max() > self._reduction.radius:
+            self._make(kind, store, images)
+            return
+        if kind != "flat":
+            keys = _euclidean(keys, self._reduction.radius)
+        self._engine.add(keys)
+        self._longest = max(self._longest, float(lengths.max()))
+
+    def _take_out(self, rows: NDArray[np.int64]) -> None:
+        if self.kind == "flat":
+            stored = self._flat_keys()
+            stored[torch.from_numpy(rows)] = empty_key(stored)
+
+    def _make_anew(self) -> None:
+        self._engine = self._reduction = None
+        if self._store is not None and self._store.rows:
+            nothing = torch.from_numpy(self._store.values[:0])
+            self._make(self._asked or kind_for(len(self._store)), self._store, nothing)
+
+    def _make(self, kind: str, store: Store, images: Tensor) -> None:
+        """Make the index of the items in the store and of new ones."""
+        store.compact()
+        parts = [torch.from_numpy(store.values), images]
+        count = store.rows + len(images)
+        step = max(1, count // BLOCK_ROWS)
+        sample = torch.cat([part[::step] for part in parts])
+        reduction = reduce(self.divergence, self.direction, "inner-product", sample, type(self).__name__)
+        flat = kind == "flat"
+        size = reduction.size
+        if not flat:
+            reduction = balanced(reduction, sample)
+        keys = np.empty((count, reduction.size), np.float32)
+        place = 0
+        for part in parts:
+            for start in range(0, len(part), BLOCK_ROWS):
+                block = reduction.plain_keys(part[start : start + BLOCK_ROWS])
+                keys[place : place + len(block), :size] = block.numpy()
+                place += len(block)
+        plain = keys[:, :size]
+        _check_keys(plain)
+        longest = float(np.sqrt(np.einsum("ij,ij->i", plain, plain).max()))
+        if not flat:
+            reduction = replace(reduction, radius=HEADROOM * max(longest, 1e-30))
+            _fill_euclidean(keys, reduction.radius)
+        engine = make_engine(self._faiss, kind, _padded(keys) if kind == "ivf-pq" else keys)
+        effort = 1 if flat else self._first_effort(kind, engine, reduction, parts, keys)
+        self._engine, self._reduction, self.kind, self._longest = engine, reduction, kind, longest
+        self._made_for, self.effort = count, effort
+
+    def _first_effort(
+        self, kind: str, engine: Any, reduction: Reduction, parts: list[Tensor], keys: NDArray[np.float32]
+    ) -> int:
+        """Return the effort that finds the neighbours of some of the items, each without itself."""
+        count = len(keys)
+        rows = np.random.RandomState(0).permutation(count)[:TUNING_QUERIES]
+        rows.sort()
+        border = len(parts[0])
+        queries = torch.cat(
+            [parts[0][torch.from_numpy(rows[rows < border])], parts[1][torch.from_numpy(rows[rows >= border] - border)]]
+        )
+        k = min(TUNING_NEIGHBOURS, count)
+        vectors = reduction.plain_queries(queries).float()
+        _, truth = largest_products(vectors, torch.from_numpy(keys[:, : vectors.shape[1]]).split(1 << 16), k)
+        return self._effort(kind, engine, reduction.queries(queries).float().numpy(), truth.numpy(), self.recall_target)
+
+    def _effort(
+        self, kind: str, engine: Any, vectors: NDArray[np.float32], truth: NDArray[np.int64], target: float
+    ) -> int:
+        """Return the least power of two of effort whose candidates hold the true neighbours, with some reserve."""
+        k = truth.shape[1]
+        # Other queries are a little harder than the ones it is set by: only half of the misses are allowed for.
+        goal = 1 - (1 - target) / 2
+        live = None if self._store is None or self._store.rows != engine.ntotal else self._store.live
+        most = most_effort(kind, engine)
+        effort = 1 if kind.startswith("ivf") else 16
+        while effort < most:
+            width = min(candidates(kind, k), engine.ntotal)
+            vectors_there = _padded(vectors) if kind == "ivf-pq" else vectors
+            found = search_engine(self._faiss, kind, engine, vectors_there, width, effort, live)
+            hits = sum(len(np.intersect1d(a, b)) for a, b in zip(found, truth, strict=True))
+            if hits >= goal * truth.size:
+                return effort
+            effort *= 2
+        return most
+
+    # ------------------------------------------------------------------ search
+
+    def _search(self, queries: Tensor, k: int) -> tuple[Tensor, NDArray[np.int64]]:
+        store, reduction = self._items, self._reduction
+        if reduction is None:
+            raise ValueError(checks.problem("FaissIndex", "filled before it is searched", "no items"))
+        if self.kind == "flat":
+            plain = Keys(self._flat_keys(), self._longest)
+            return self._by_keys(queries, k, reduction, plain)
+        vectors = reduction.queries(queries).float().numpy()
+        vectors = _padded(vectors) if self.kind == "ivf-pq" else vectors
+        width = min(candidates(self.kind, k), len(store))
+        rows = search_engine(self._faiss, self.kind, self._engine, vectors, width, self.effort, store.live)
+        if rows.size and (rows.max() >= store.rows or rows.min() < -1):
+            raise ValueError(storage.damaged("the FAISS index", "it names rows that are not there"))
+        values, best = self._reranked(queries, store.values, rows, k)
+        few = np.flatnonzero((best < 0).any(1))
+        ids = store.ids[best]
+        if len(few):  # the lists that were looked at held fewer than k items
+            values[few], ids[few] = self._exact(queries[torch.from_numpy(few)], k)
+        return values, ids
+
+    def tune(self, queries: ArrayLike | Tensor, k: int = 10, recall: float | None = None) -> int:
+        """Set the effort so that searches like these queries find their neighbours, and return it.
+
+        Parameters
+        ----------
+        queries
+            Typical queries, some hundreds, ``(n, dim)``.
+        k
+            How many neighbours each wants.
+        recall
+            The share of true neighbours to find; ``recall_target`` by default.
+        """
+        images = self._images(queries, "queries", is_first=self.direction == "query-first")
+        k = checks.check_size(k, "k of FaissIndex.tune")
+        if self.kind != "flat" and self._reduction is not None and len(images):
+            _, ids = self._exact(images, min(k, len(self)))
+            truth = self._items.find(ids.reshape(-1)).reshape(ids.shape)
+            vectors = self._reduction.queries(images).float().numpy()
+            target = self.recall_target if recall is None else checks.check_positive(recall, "recall of tune")
+            self.effort = self._effort(self.kind, self._engine, vectors, truth, target)
+        return self.effort
+
+    def _flat_keys(self) -> Tensor:
+        """Return the keys of a flat index where FAISS has them, without a copy."""
+        engine = self._engine
+        keys: NDArray[np.float32] = self._faiss.rev_swig_ptr(engine.get_xb(), engine.ntotal * engine.d)
+        return torch.from_numpy(keys.reshape(engine.ntotal, engine.d))
+
+    # ------------------------------------------------------------------ on disk
+
+    def _settings(self) -> dict[str, object]:
+        reduction = self._reduction
+        return {
+            "asked": self._asked,
+            "kind": self.kind,
+            "recall_target": self.recall_target,
+            "effort": self.effort,
+            "made_for": self._made_for,
+            "longest": self._longest,
+            "reduction": None
+            if reduction is None
+            else {
+                "centre": reduction.centre[0].tolist(),
+                "radius": None if reduction.form == "inner-product" else reduction.radius,
+                "offset": reduction.offset,
+                "stretch": reduction.stretch,
+            },
+        }
+
+    def _write_parts(self, folder: Path) -> dict[str, Any]:
+        if self._engine is None:
+            return {}
+        name = part_name("faiss", "index")
+        with storage.atomic_write(folder / name) as temporary:
+            try:
+                self._faiss.write_index(self._engine, str(temporary))
+            except RuntimeError as error:
+                raise OSError(f"FAISS could not write it: {str(error).splitlines()[0]}") from error
+            digest = _digest(temporary)
+        return {"engine": {"file": name, "sha256": digest}}
+
+    def _restore(self, settings: dict[str, Any], folder: Path, files: dict[str, Any], shown_file: str) -> None:
+        try:
+            asked, self.kind = settings["asked"], checks.check_name(settings["kind"], KINDS, f"kind in {shown_file}")
+            self._asked = None if asked is None else checks.check_name(asked, KINDS, f"kind in {shown_file}")
+            self.recall_target = float(settings["recall_target"])
+            self.effort = checks.check_size(settings["effort"], f"effort in {shown_file}")
+            self._made_for, self._longest = int(settings["made_for"]), float(settings["longest"])
+            numbers = settings["reduction"]
+            if numbers is None or self._store is None:
+                return
+            like = reduce(self.divergence, self.direction, "inner-product", None, type(self).__name__)
+            dtype = self.divergence.dtype or self._own_dtype()
+            centre = torch.tensor([[float(value) for value in numbers["centre"]]], dtype=dtype)
+            if centre.shape != (1, self._store.values.shape[1]):
+                raise ValueError("its centre has another number of features")
+            self._reduction = replace(
+                like,
+                form=KINDS[self.kind].form,
+                centre=centre.to(like.centre.device),
+                radius=float(numbers["radius"] or "inf"),
+                offset=float(numbers["offset"]),
+                stretch=float(numbers["stretch"]),
+            )
+            name, digest = files["engine"]["file"], files["engine"]["sha256"]
+        except (KeyError, TypeError, ValueError) as error:
+            raise ValueError(storage.damaged(shown_file, f"its settings are incomplete: {error}")) from None
+        path = folder / part_checked(name, shown_file)
+        if _digest(path) != digest:
+            raise ValueError(storage.damaged(repr(str(path)), "its checksum does not fit"))
+        try:
+            engine = self._faiss.read_index(str(path))
+        except RuntimeError as error:
+            raise ValueError(storage.damaged(repr(str(path)), str(error).splitlines()[0])) from None
+        size = self._reduction.size + (self._reduction.size % 2 if self.kind == "ivf-pq" else 0)
+        self._engine = check_engine(self._faiss, self.kind, engine, size, self._store.rows, repr(str(path)))
+
+
+def part_checked(name: object, shown_file: str) -> str:
+    """Return the name of the FAISS file of a folder, if it is one."""
+    from askew.search.folder import PART
+
+    if not isinstance(name, str) or not PART.fullmatch(name) or not name.startswith("faiss-"):
+        raise ValueError(storage.damaged(shown_file, "the name of its FAISS file is wrong"))
+    return name
+
+
+def _check_keys(keys: NDArray[np.float32]) -> None:
+    if not np.isfinite(keys).all():
+        mend = "Scale the items, or use ExactIndex with float64."
+        got = "keys that overflow"
+        raise ValueError(checks.problem("items of FaissIndex", "of a size whose keys fit float32", got, mend))
+
+
+def _euclidean(keys: NDArray[np.float32], radius: float) -> NDArray[np.float32]:
+    result = np.empty((len(keys), keys.shape[1] + 1), np.float32)
+    result[:, :-1] = keys
+    _fill_euclidean(result, radius)
+    return result
+
+
+def _fill_euclidean(keys: NDArray[np.float32], radius: float) -> None:
+    """Set the last feature of keys so that all have the same length."""
+    plain = keys[:, :-1]
+    squares = np.einsum("ij,ij->i", plain, plain)
+    keys[:, -1] = np.sqrt(np.maximum(radius**2 - squares, 0))
+
+
+def _padded(vectors: NDArray[np.float32]) -> NDArray[np.float32]:
+    """Return vectors with an even number of features, for codes of two features each."""
+    return np.pad(vectors, ((0, 0), (0, vectors.shape[1] % 2)))
+
+
+def _digest(path: Path) -> str:
+    with path.open("rb") as file:
+        digest = hashlib.sha256()
+        while block := file.read(1 << 22):
+            digest.update(block)
+        return digest.hexdigest()

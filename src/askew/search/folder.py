@@ -1,0 +1,108 @@
+"""The folder of an index: what is in it, checked before it is used."""
+
+from __future__ import annotations
+
+import contextlib
+import re
+import secrets
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from askew import checks, storage
+from askew.divergences import Divergence
+from askew.search.store import Store, checked_ids
+
+__all__ = ["DESCRIPTION", "old_parts", "part_name", "read_description", "remove_part", "restored_store"]
+
+DESCRIPTION = "index.json"
+# Also keeps a file from naming one outside of its folder.
+PART = re.compile(r"(items-[0-9a-f]{16}\.safetensors|model-[0-9a-f]{16}|faiss-[0-9a-f]{16}\.index)")
+
+
+def part_name(kind: str, ending: str) -> str:
+    """Return a new name for a file of an index."""
+    return f"{kind}-{secrets.token_hex(8)}.{ending}"
+
+
+def restored_store(tensors: dict[str, Tensor], divergence: Divergence, following: object, shown_file: str) -> Store:
+    """Return the items of a file, checked."""
+    items, ids = tensors.get("items"), tensors.get("ids")
+    if (
+        set(tensors) != {"items", "ids"}
+        or items is None
+        or ids is None
+        or items.ndim != 2
+        or items.dtype not in (torch.float32, torch.float64)
+        or ids.dtype != torch.int64
+        or ids.shape != items.shape[:1]
+        or not isinstance(following, int)
+    ):
+        raise ValueError(storage.damaged(shown_file, "its items are not as they were written"))
+    if divergence.dim is not None and items.shape[1] != divergence.dim:
+        got = f"of dim {items.shape[1]}"
+        raise ValueError(checks.problem(f"items of {shown_file}", f"of dim {divergence.dim}, as the divergence", got))
+    store = Store(items.numpy(), checked_ids(ids.numpy(), shown_file))
+    store._next = max(store._next, following)
+    return store
+
+
+def old_parts(folder: Path) -> set[str]:
+    """Return the files of the index in a folder, if there is one; refuse a stranger's."""
+    path = folder / DESCRIPTION
+    if not path.exists():
+        return set()
+    shown_file = repr(str(path))
+    try:
+        description = storage.check_description(storage.read_json(path.read_bytes(), shown_file), shown_file, "index")
+        names = set(description["parts"].values())
+    except (ValueError, KeyError, TypeError, AttributeError):
+        mend = "Choose another folder, or remove the file."
+        raise ValueError(
+            checks.problem("folder", f"without an {DESCRIPTION} that askew did not write", shown_file, mend)
+        ) from None
+    return {name for name in names if isinstance(name, str) and PART.fullmatch(name)}
+
+
+def remove_part(path: Path) -> None:
+    """Remove a file, or the model in a folder."""
+    with contextlib.suppress(OSError):
+        if path.is_dir():
+            for file in path.iterdir():
+                if file.name == "model.json" or file.suffix == ".safetensors":
+                    file.unlink()
+            path.rmdir()
+        else:
+            path.unlink()
+
+
+def read_description(folder: Path, given: str, class_name: str) -> tuple[dict[str, Any], str]:
+    """Return the checked content of ``index.json`` and how to call the file in errors."""
+    path = folder / DESCRIPTION
+    shown_file = repr(str(path))
+    if not path.is_file():
+        must = f"one that {class_name}.save wrote, with an {DESCRIPTION}"
+        raise FileNotFoundError(checks.problem("folder", must, repr(given)))
+    description = storage.check_description(storage.read_json(path.read_bytes(), shown_file), shown_file, "index")
+    if description.pop("checksum", None) != storage.checksum(description):
+        raise ValueError(storage.damaged(shown_file, "its checksum does not fit"))
+    if description.get("class") != class_name:
+        mend = f"Load it with askew.search.{str(description.get('class'))[:40]}.load."
+        got = f"one of {str(description.get('class'))[:40]}"
+        raise ValueError(checks.problem(shown_file, f"an index of {class_name}", got, mend))
+    parts, own = description.get("parts"), description.get("own")
+    if not (
+        isinstance(parts, dict)
+        and isinstance(own, dict)
+        and isinstance(description.get("settings"), dict)
+        and isinstance(description.get("divergence"), str)
+        and isinstance(description.get("direction"), str)
+        and all(isinstance(name, str) and PART.fullmatch(name) for name in parts.values())
+    ):
+        raise ValueError(storage.damaged(shown_file, "parts of it are missing"))
+    missing = [name for name in parts.values() if not (folder / name).exists()]
+    if missing:
+        raise ValueError(storage.damaged(shown_file, f"{missing[0]!r} is missing"))
+    return description, shown_file

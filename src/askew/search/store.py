@@ -1,0 +1,144 @@
+"""The items of an index in main memory or mapped from a file, with their ids."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from askew import checks
+
+__all__ = ["Store"]
+
+# What a growing array takes beyond its need: an eighth, so that many small additions do not copy everything each time.
+SPARE = 8
+
+Ids = NDArray[np.int64]
+
+
+class Store:
+    """Items as rows of one array, each with an id; removed ones leave their row empty until :meth:`compact`.
+
+    Attributes
+    ----------
+    rows : int
+        Number of rows, with those of removed items.
+    live : array of bool or None
+        Which rows hold an item; None while none was removed.
+    """
+
+    def __init__(self, values: NDArray[Any], ids: Ids) -> None:
+        self._values = values
+        self._ids = ids
+        self.rows = len(ids)
+        self.live: NDArray[np.bool_] | None = None
+        self._count = self.rows
+        self._next = int(ids.max()) + 1 if len(ids) else 0
+        self._plain = bool(len(ids) == 0 or (ids[0] == 0 and ids[-1] == len(ids) - 1 and np.all(np.diff(ids) == 1)))
+
+    def __len__(self) -> int:
+        return self._count
+
+    @property
+    def values(self) -> NDArray[Any]:
+        """The items, ``(rows, dim)``."""
+        return self._values[: self.rows]
+
+    @property
+    def ids(self) -> Ids:
+        """Their ids, ``(rows,)``."""
+        return self._ids[: self.rows]
+
+    def new_ids(self, ids: object, count: int, owner: str) -> Ids:
+        """Return the ids of new items, checked: given ones, or the next numbers."""
+        if ids is None:
+            return np.arange(self._next, self._next + count, dtype=np.int64)
+        new = checked_ids(ids, owner)
+        if len(new) != count:
+            raise ValueError(checks.problem(f"ids of {owner}", f"as many as there are items, {count}", len(new)))
+        known = new[self.find(new) >= 0]
+        if len(known):
+            mend = "Remove them first, or give other ids."
+            raise ValueError(checks.problem(f"ids of {owner}", "new", f"{shown(known)}, in the index already", mend))
+        return new
+
+    def find(self, ids: Ids) -> NDArray[np.int64]:
+        """Return the rows of ids; -1 for an id that is not there."""
+        if self.rows == 0:
+            return np.full(len(ids), -1, np.int64)
+        if self._plain:
+            rows = np.where((ids >= 0) & (ids < self.rows), ids, -1)
+        else:
+            order = np.argsort(self.ids, kind="stable")
+            # Of an id that was removed and added again, the last row is the one that may live.
+            place = np.searchsorted(self.ids, ids, side="right", sorter=order) - 1
+            rows = np.where(place >= 0, order[np.maximum(place, 0)], 0)
+            rows = np.where(self.ids[rows] == ids, rows, -1)
+        if self.live is not None:
+            rows = np.where((rows >= 0) & self.live[np.maximum(rows, 0)], rows, -1)
+        return rows
+
+    def reserve(self, count: int) -> None:
+        """Take the memory for new items, so that :meth:`append` cannot fail."""
+        needed = self.rows + count
+        if needed > len(self._ids):
+            room = needed if count * SPARE > self.rows else needed + needed // SPARE
+            grown = np.empty((room, self._values.shape[1]), self._values.dtype)
+            grown[: self.rows] = self.values
+            ids_grown = np.empty(room, np.int64)
+            ids_grown[: self.rows] = self.ids
+            self._values, self._ids = grown, ids_grown
+
+    def append(self, values: NDArray[Any], ids: Ids) -> None:
+        """Put new items behind the others."""
+        self.reserve(len(ids))
+        needed = self.rows + len(ids)
+        self._values[self.rows : needed] = values
+        self._ids[self.rows : needed] = ids
+        self._plain = self._plain and bool(len(ids) == 0 or (ids[0] == self.rows and np.all(np.diff(ids) == 1)))
+        if self.live is not None:
+            self.live = np.concatenate([self.live, np.ones(len(ids), bool)])
+        self.rows = needed
+        self._count += len(ids)
+        if len(ids):
+            self._next = max(self._next, int(ids.max()) + 1)
+
+    def drop(self, rows: NDArray[np.int64]) -> None:
+        """Empty some rows that hold items."""
+        if self.live is None:
+            self.live = np.ones(self.rows, bool)
+        self.live[rows] = False
+        self._count -= len(rows)
+
+    def compact(self) -> None:
+        """Close the gaps that removed items have left; rows get new numbers."""
+        if self.live is None:
+            return
+        following = self._next
+        compacted = Store(self.values[self.live], self.ids[self.live])
+        self.__dict__.update(compacted.__dict__)
+        self._next = following
+
+
+def checked_ids(ids: object, owner: str) -> Ids:
+    """Return ids as 64-bit integers, no two of them equal."""
+    array = np.asarray(ids)
+    if array.ndim != 1 or (array.size and array.dtype.kind not in "iu"):
+        got = f"an array of {array.dtype} with shape {array.shape}"
+        raise TypeError(checks.problem(f"ids of {owner}", "integers in one dimension", got))
+    if array.size and (array.min() < 0 or int(array.max()) > np.iinfo(np.int64).max):
+        got = shown(array[(array < 0) | (array > np.iinfo(np.int64).max)])
+        raise ValueError(checks.problem(f"ids of {owner}", "from 0 to 2^63 - 1", got))
+    array = array.astype(np.int64)
+    unique, counts = np.unique(array, return_counts=True)
+    if len(unique) != len(array):
+        mend = "Give each item an id of its own."
+        raise ValueError(checks.problem(f"ids of {owner}", "all different", f"{shown(unique[counts > 1])} twice", mend))
+    return array
+
+
+def shown(ids: NDArray[Any]) -> str:
+    """Return some ids for a message."""
+    few = ", ".join(str(i) for i in ids[:5])
+    return few if len(ids) <= 5 else f"{few} and {len(ids) - 5} more"
