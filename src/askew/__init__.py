@@ -1,6 +1,7 @@
 """Distances that need not be symmetric: learn them, and put them to work."""
 
-from askew import checks, data, divergences, encoders, losses, potentials, scores
+from askew import checks, clustering, data, divergences, encoders, losses, plot, potentials, scores, search
+from askew.clustering import BregmanKMeans, BregmanMixture
 from askew.divergences import Bregman, Divergence, Embedded, NeuralBregman, make, names
 from askew.estimators import DivergenceLearner, DivergenceNeighborsClassifier, PairRegressor, TripletLearner
 from askew.models import export, load, save
@@ -10,6 +11,8 @@ __version__ = "0.1.0"
 
 __all__ = [
     "Bregman",
+    "BregmanKMeans",
+    "BregmanMixture",
     "Divergence",
     "DivergenceLearner",
     "DivergenceNeighborsClassifier",
@@ -20,6 +23,7 @@ __all__ = [
     "TrainingDivergedError",
     "TripletLearner",
     "checks",
+    "clustering",
     "data",
     "divergences",
     "encoders",
@@ -29,7 +33,9 @@ __all__ = [
     "losses",
     "make",
     "names",
+    "plot",
     "potentials",
     "save",
     "scores",
+    "search",
 ]

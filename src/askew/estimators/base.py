@@ -21,6 +21,7 @@ from askew.checks import REAL
 from askew.divergences import CATALOGUE, Divergence, Embedded, make
 from askew.encoders import MLP, Standardize, encode
 from askew.estimators.plans import Plan, mlp_activation
+from askew.search import ExactIndex
 from askew.training import History, TrainingDivergedError, fit
 
 __all__ = ["BaseLearner", "as_tensor", "distinct_rows"]
@@ -160,7 +161,11 @@ class BaseLearner(BaseEstimator):  # type: ignore[misc]
         if n_neighbors > there:
             must = f"at most {there}, the number of training points to choose from"
             raise ValueError(checks.problem(f"n_neighbors of {type(self).__name__}.kneighbors", must, n_neighbors))
-        values, indices = _nearest(self.divergence_, queries, items, n_neighbors, exclude_self=X is None)
+        index = ExactIndex(self.divergence_)
+        index.add(items)
+        values, indices = index.search(queries, n_neighbors + (X is None))
+        if X is None:
+            values, indices = _without_itself(values, indices)
         return (values, indices) if return_distance else indices
 
     # ------------------------------------------------------------------ what comes in
@@ -359,20 +364,9 @@ def distinct_rows(points: Tensor) -> Tensor:
     return points[torch.from_numpy(np.sort(first))]
 
 
-def _nearest(
-    divergence: Divergence, queries: Tensor, items: Tensor, k: int, exclude_self: bool = False
-) -> tuple[NDArray[Any], NDArray[np.int64]]:
-    """Return the k smallest divergences of each query to the items, in blocks of queries."""
-    rows = max(1, BLOCK_ENTRIES // max(1, items.shape[0]))
-    values, indices = [], []
-    with torch.inference_mode():
-        for start in range(0, queries.shape[0], rows):
-            matrix = divergence.pairwise(queries[start : start + rows], items)
-            if exclude_self:
-                matrix.diagonal(start).fill_(torch.inf)
-            found = matrix.topk(k, dim=1, largest=False, sorted=True)
-            values.append(found.values)
-            indices.append(found.indices)
-    if not values:
-        return np.empty((0, k), np.float32), np.empty((0, k), np.int64)
-    return torch.cat(values).numpy(), torch.cat(indices).numpy()
+def _without_itself(values: NDArray[Any], indices: NDArray[np.int64]) -> tuple[NDArray[Any], NDArray[np.int64]]:
+    """Return the neighbours of each item without the item; where equals have crowded it out, without the last."""
+    itself = indices == np.arange(len(indices))[:, None]
+    itself[~itself.any(1), -1] = True
+    shape = (len(indices), indices.shape[1] - 1)
+    return values[~itself].reshape(shape), indices[~itself].reshape(shape)

@@ -1,0 +1,314 @@
+"""Points seen through a divergence: what clustering, seeding and assignment share.
+
+Seen from one point c, the middle of the data, every Bregman divergence is a constant of the point plus a function
+that is affine in it, one such function for each centre mu:
+
+    D(x, mu) = D(x, c) + [D(c, mu) - <grad phi(mu) - grad phi(c), x - c>].
+
+So the nearest of k centres needs one matrix product of dim + 1 columns whatever phi is, a learned network as well as
+the squared Euclidean distance, and k evaluations of phi. The other side is the same in the gradients,
+
+    D(mu, x) = D(c, x) + [D(mu, c) - <grad phi(x) - grad phi(c), mu - c>].
+"""
+
+from __future__ import annotations
+
+import copy
+import math
+from collections.abc import Iterator
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from askew import checks, potentials
+from askew.divergences import Bregman, Divergence, Euclidean, Mahalanobis, Reversed, Scaled
+from askew.divergences.near import refine_near
+from askew.potentials.inverse import widened
+
+__all__ = ["Frame", "Planes", "as_bregman", "check_inside", "mean_row", "slices"]
+
+# Rows that a potential is evaluated at together: some thousand fill the processor and stay in its cache.
+BLOCK_ROWS = 1 << 13
+# Points of a cluster from which on it pays to bring them together.
+ROWS_TO_GROUP = 64
+# Entries of a block of divergences from points to candidates.
+BLOCK_ENTRIES = 1 << 19
+# Divergences that are drawn from need no more digits than this.
+DRAWING_RTOL = 0.1
+# How far a first centre on the boundary is drawn towards the middle: from the boundary most points are infinitely far.
+DRAWN_INSIDE = 0.1
+
+
+def as_bregman(divergence: Divergence, owner: str) -> Bregman:
+    """Return a Bregman divergence that equals the given one, if there is one.
+
+    Squared Euclidean and Mahalanobis distances and multiples of Bregman divergences have one.
+
+    Examples
+    --------
+    >>> as_bregman(Euclidean(2), "clustering").potential
+    Quadratic(dim=2, domain=real)
+    """
+    if isinstance(divergence, Bregman):
+        return divergence
+    if isinstance(divergence, Euclidean) and divergence.squared:
+        return Bregman(potentials.Quadratic(_dim(divergence)))
+    if isinstance(divergence, Mahalanobis) and divergence.squared:
+        return Bregman(potentials.Quadratic(_dim(divergence), divergence.weight))
+    if isinstance(divergence, Scaled):
+        inner = as_bregman(divergence.divergence, owner)
+        factor = divergence.log_factor.detach().exp().item()
+        return Bregman(potentials.Scaled(inner.potential, factor), inner.pairwise_rtol)
+    must = "a Bregman divergence, such as 'euclidean', 'kl' or one that learners make with 'nbd' or 'mahalanobis'"
+    mend = "The mean of a cluster is its best centre for these only."
+    if isinstance(divergence, Reversed):
+        mend = "Give the divergence inside of it with dual=True."
+    raise TypeError(checks.problem(f"divergence of {owner}", must, type(divergence).__name__, mend))
+
+
+def check_inside(points: Tensor, divergence: Bregman, dual: bool, name: str, owner: str) -> None:
+    """Raise unless points are finite and inside the domain; on its boundary only where they are first in D."""
+    potential = divergence.potential
+    boundary = potential.boundary and not dual
+    low, high = (float(bound) for bound in torch.aminmax(points))  # in contrast to comparisons, makes no copies
+    if not (math.isfinite(low) and math.isfinite(high)):
+        checks.check_finite(points, name, owner)
+    domain = potential.domain
+    if domain.sums_to_one or not (domain.lower < low and high < domain.upper):
+        domain.check(points, name, owner, boundary=boundary)
+    for block in points.split(BLOCK_ROWS):  # a potential of a linear image has bounds of its own
+        potential._checked(block, boundary=boundary)
+
+
+def mean_row(rows: NDArray[Any], weights: NDArray[np.float64] | None = None) -> NDArray[np.float64]:
+    """Return the weighted mean of rows, ``(n, dim) -> (dim,)``, in float64 and in little memory."""
+    if weights is None:
+        mean: NDArray[np.float64] = rows.mean(0, dtype=np.float64)
+        return mean
+    total = sum(weights[part] @ rows[part].astype(np.float64) for part in slices(rows.shape[0], BLOCK_ROWS))
+    return np.asarray(total / weights.sum())
+
+
+def slices(n: int, rows: int) -> Iterator[slice]:
+    """Give the slices of ``n`` rows into blocks."""
+    for start in range(0, n, rows):
+        yield slice(start, min(n, start + rows))
+
+
+class Planes(NamedTuple):
+    """Centres as affine functions ``offsets - slopes @ features``, whose least one belongs to the nearest centre.
+
+    Attributes
+    ----------
+    slopes : Tensor
+        ``(k, dim)``, float64.
+    offsets : Tensor
+        ``(k,)``, float64.
+    """
+
+    slopes: Tensor
+    offsets: Tensor
+
+    def matrix(self, dtype: torch.dtype) -> NDArray[Any]:
+        """Return ``(dim + 1, k)``: what features with a column of ones are multiplied by."""
+        return torch.cat([-self.slopes.T, self.offsets[None]]).to(dtype).numpy()
+
+    def at(self, features: Tensor) -> Tensor:
+        """Return the value of each function at a row of its own, ``(k, dim) -> (k,)``."""
+        return self.offsets - (self.slopes * features).sum(1)
+
+
+class Frame:
+    """Points and the middle from which a divergence between them is affine.
+
+    Parameters
+    ----------
+    points
+        ``(n, dim)``, float32 or float64, in main memory.
+    divergence
+        A Bregman divergence; a copy is taken where its dtype is another one.
+    weights
+        Weights of the points, ``(n,)``, float64; for the middle.
+    dual
+        Whether centres come first, D(centre, point). Then the gradients of all points are kept, which takes as much
+        memory as the points do; else nothing of that size is kept.
+    middle
+        The point that everything is seen from, ``(1, dim)``; by default the mean of the points.
+
+    Attributes
+    ----------
+    rows : array of shape (n, dim)
+        What is averaged: the points, or their gradients less that of the middle.
+    shift : array of shape (dim,)
+        What is taken from the rows to have features: the middle, or zero.
+    """
+
+    def __init__(
+        self,
+        points: Tensor,
+        divergence: Bregman,
+        weights: NDArray[np.float64] | None = None,
+        dual: bool = False,
+        middle: Tensor | None = None,
+    ) -> None:
+        self.divergence = divergence
+        self.potential = widened(divergence.potential, points.dtype)
+        self.wide = widened(divergence.potential, torch.float64)
+        self.dual = dual
+        self.dtype = points.dtype
+        if middle is None:
+            middle = self.inside(torch.from_numpy(mean_row(points.numpy(), weights))[None])
+        self.middle = middle.to(points.dtype)
+
+        self.shift: NDArray[Any] = np.zeros_like(self.middle[0].numpy()) if dual else self.middle[0].numpy()
+        self._see(points, self._differences(points) if dual else points.numpy())
+
+    def other(self, points: Tensor) -> Frame:
+        """Return other points, seen from the same middle through the same divergence."""
+        other = copy.copy(self)
+        other._see(points, self._differences(points) if self.dual else points.numpy())
+        return other
+
+    def part(self, indices: NDArray[np.intp]) -> Frame:
+        """Return some of the points, seen from the same middle through the same divergence."""
+        part = copy.copy(self)
+        part._see(self.points[torch.from_numpy(indices)], self.rows[indices])
+        return part
+
+    def _see(self, points: Tensor, rows: NDArray[Any]) -> None:
+        self.points = points
+        self.rows = rows
+        self._own: Tensor | None = None
+
+    # ------------------------------------------------------------------ centres
+
+    def inside(self, centres: Tensor) -> Tensor:
+        """Return centres moved off the boundary, where a mean of points on the boundary can lie."""
+        domain = self.potential.domain
+        if not self.potential.boundary:
+            return centres
+        eps = torch.finfo(self.dtype).eps
+        # Next to zero there are far smaller numbers than next to one.
+        gaps = [eps**2 if bound == 0 else eps * abs(bound) for bound in (domain.lower, domain.upper)]
+        low = domain.lower + gaps[0] if math.isfinite(domain.lower) else None
+        high = domain.upper - gaps[1] if math.isfinite(domain.upper) else None
+        return centres if low is None and high is None else centres.clamp(low, high)
+
+    def starts(self, indices: NDArray[np.intp]) -> Tensor:
+        """Return points as first centres, ``(k, dim)``."""
+        chosen = self.points[torch.from_numpy(indices)]
+        if not self.potential.boundary:
+            return chosen
+        drawn = torch.lerp(chosen, self.middle, DRAWN_INSIDE)
+        domain = self.potential.domain
+        outside = ((chosen <= domain.lower) | (chosen >= domain.upper)).any(1, keepdim=True)
+        return self.inside(torch.where(outside, drawn, chosen))
+
+    def planes(self, centres: Tensor) -> Planes:
+        """Return centres ``(k, dim)`` as affine functions of the features."""
+        centres, middle = centres.double(), self.middle.double()
+        h = centres - middle
+        with torch.no_grad():
+            if self.dual:
+                return Planes(h, self.wide._divergence(centres, middle, h))
+            slopes = self.wide._gradient_difference(centres, middle, h)
+            return Planes(slopes, self.wide._divergence(middle, centres, -h))
+
+    def _differences(self, points: Tensor) -> NDArray[Any]:
+        """Return the gradients of points less that of the middle, ``(n, dim)``: the features of the dual."""
+        potential = self.wide if points.dtype == torch.float64 else self.potential
+        middle = self.middle.to(points.dtype)
+        gradients = torch.empty_like(points)
+        with torch.no_grad():
+            for part in slices(points.shape[0], BLOCK_ROWS):
+                block = points[part]
+                gradients[part] = potential._gradient_difference(block, middle, block - middle)
+        return gradients.numpy()
+
+    def as_rows(self, centres: Tensor) -> Tensor:
+        """Return what centres are the best ones for: the rows whose mean they are, ``(k, dim)``, float64."""
+        return torch.from_numpy(self._differences(centres.double())) if self.dual else centres.double()
+
+    def best(self, means: Tensor, last: Tensor) -> tuple[Tensor, Planes]:
+        """Return the best centres of clusters, and their planes.
+
+        Parameters
+        ----------
+        means
+            Means of the rows of each cluster, ``(k, dim)``, float64.
+        last
+            The centres before, ``(k, dim)``: where a search for the next ones begins.
+        """
+        if not self.dual:
+            centres = self.inside(means).to(last.dtype)
+            return centres, self.planes(centres)
+        with torch.no_grad():
+            middle = self.middle.double()
+            gradients = self.wide._gradient(middle) + means
+            centres = self.wide._inverse_gradient(gradients, last.double()).point
+            # Rounding, or a potential that is flat, can leave a gradient without a point: its centre stays.
+            found = torch.isfinite(centres).all(1) & self.wide._inside(centres)
+            centres = torch.where(found[:, None], centres, last.double()).to(last.dtype)
+            new, old = self.planes(centres), self.planes(last)
+            values, values_before = new.at(means), old.at(means)
+            better = values <= values_before + 1e-12 * values_before.abs()
+            centres = torch.where(better[:, None], centres, last)
+            slopes = torch.where(better[:, None], new.slopes, old.slopes)
+            return centres, Planes(slopes, torch.where(better, new.offsets, old.offsets))
+
+    # ------------------------------------------------------------------ divergences
+
+    @property
+    def own(self) -> Tensor:
+        """The constant of each point: its divergence to the middle, or from it, ``(n,)``."""
+        if self._own is None:
+            self._own = self.to_centres(self.middle, np.zeros(self.points.shape[0], np.int32))
+        return self._own
+
+    def to_centres(self, centres: Tensor, labels: NDArray[np.int32]) -> Tensor:
+        """Return the exact divergence of each point and the centre of its label, ``(n,)``."""
+        n, k = self.points.shape[0], centres.shape[0]
+        result = self.points.new_empty(n)
+        numbers = torch.from_numpy(labels).long()
+        with torch.no_grad():
+            if self.dual or n < ROWS_TO_GROUP * k or not any(True for _ in self.potential.parameters()):
+                for part in slices(n, BLOCK_ROWS):
+                    block, chosen = self.points[part], centres[numbers[part]]
+                    x, y = (chosen, block) if self.dual else (block, chosen)
+                    result[part] = self.potential._divergence(x, y, x - y)
+                return result
+            # Cluster by cluster, a network is evaluated at its centre but once.
+            order = numbers.argsort()
+            for j, group in enumerate(order.split(numbers.bincount(minlength=k).tolist())):
+                for rows in group.split(BLOCK_ROWS):
+                    result[rows] = self.potential._centred_value(self.points[rows], centres[j : j + 1])
+        return result
+
+    def blocks(self, centres: Tensor) -> Iterator[tuple[slice, Tensor]]:
+        """Give divergences of blocks of points and all centres, ``(rows, k)``, good enough to draw points by."""
+        planes = self.planes(centres)
+        k = centres.shape[0]
+        slopes, offsets = (part.to(self.points.dtype) for part in planes)
+        steepest = slopes.norm(dim=1).amax()
+        shift = torch.from_numpy(self.shift)
+        for part in slices(self.points.shape[0], max(1, BLOCK_ENTRIES // max(k, self.points.shape[1]))):
+            features = torch.from_numpy(self.rows[part]) - shift
+            own = self.own[part]
+            matrix = torch.addmm(own[:, None] + offsets, features, slopes.T, alpha=-1)
+            points = self.points[part]
+
+            def exact(i: Tensor, j: Tensor, points: Tensor = points) -> Tensor:
+                x, y = (centres[j], points[i]) if self.dual else (points[i], centres[j])
+                return self.potential._divergence(x, y, x - y)
+
+            scale = own + features.norm(dim=1) * steepest
+            yield part, refine_near(matrix, scale, offsets.abs(), exact, DRAWING_RTOL)
+
+
+def _dim(divergence: Divergence) -> int:
+    if divergence.dim is None:
+        raise TypeError(checks.problem(f"dim of {type(divergence).__name__}", "a number", None))
+    return divergence.dim

@@ -1,0 +1,446 @@
+"""Hard Bregman clustering as a scikit-learn estimator."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable
+from numbers import Real
+from typing import Any, ClassVar
+
+import numpy as np
+import torch
+from numpy.typing import ArrayLike, NDArray
+from sklearn.base import BaseEstimator, ClassNamePrefixFeaturesOutMixin, ClusterMixin, TransformerMixin
+from sklearn.exceptions import ConvergenceWarning
+from sklearn.utils import check_array, check_random_state
+from sklearn.utils.validation import _check_sample_weight, check_is_fitted, validate_data
+from torch import Tensor, nn
+
+from askew import checks
+from askew.clustering.frame import Frame, as_bregman, check_inside, mean_row, slices
+from askew.clustering.lloyd import Clustering, lloyd, nearest
+from askew.clustering.minibatch import absorb, minibatch
+from askew.clustering.starts import STARTS, choose_start
+from askew.divergences import Bregman, take_apart
+from askew.encoders import as_points, encode
+from askew.models import savable
+from askew.progress import progress_bar
+
+__all__ = ["BregmanKMeans"]
+
+# Runs from random starts by default; those that choose their points need one.
+RANDOM_RUNS = 10
+# Entries of a block of the matrix of divergences.
+BLOCK_ENTRIES = 1 << 20
+
+Weights = NDArray[np.float64]
+
+
+@savable
+class BregmanKMeans(ClassNamePrefixFeaturesOutMixin, TransformerMixin, ClusterMixin, BaseEstimator):  # type: ignore[misc]
+    r"""K-means with any Bregman divergence, given or learned.
+
+    .. math:: \min_{\mu, l} \sum_i w_i D(x_i, \mu_{l_i})
+
+    Parameters and attributes are those of ``sklearn.cluster.KMeans``, and so are the results for the squared Euclidean
+    distance from the same start. The centre of a cluster is its mean, for every Bregman divergence. Use it where the
+    divergence says what near means: ``"kl"`` for counts and distributions, ``"itakura-saito"`` for spectra and
+    durations, or one that was learned from labels of other data. Each iteration costs one matrix product.
+
+    Parameters
+    ----------
+    n_clusters
+        Number of clusters.
+    divergence
+        A name of :func:`askew.names` that needs no learning, a Bregman divergence (also behind an encoder, as
+        :class:`askew.Embedded`), or a fitted learner. Its weights are shared, not copied. Pipelines and searches clone
+        what they are given: hand in ``learner.model_`` there, as a clone of a learner is not fitted.
+    init
+        ``"k-means++"``, ``"k-means||"``, ``"random-points"`` (or ``"random"``), ``"random-partition"``
+        (:func:`askew.clustering.start_centres`); centres as an array of shape ``(n_clusters, dim)``; or a function of
+        X, ``n_clusters`` and ``random_state`` that returns such. Given centres are points as X has them: where there is
+        an encoder, they go through it.
+    n_init
+        Number of starts, of which the one with the lowest objective is kept. ``"auto"`` means 10 if ``init`` is random
+        or a function, else 1.
+    max_iter
+        Number of iterations of each start at most.
+    tol
+        Stop when the squared distance that the centres move by is in sum at most this times the mean variance of the
+        features (of the images, behind an encoder).
+    random_state
+        A seed makes the result repeatable.
+    batch_size
+        Points in a mini-batch, for tables so large that some passes over all points take too long. None means that
+        each iteration takes all points.
+    dual
+        Whether the centre comes first, D(centre, point). Centres are then left centroids, (grad phi)^-1 of the mean
+        gradient, and the gradients of all points are kept in memory.
+    progress
+        Whether to show a bar; by default on a terminal only.
+
+    Attributes
+    ----------
+    cluster_centers_ : array of shape (n_clusters, dim)
+        The centres; behind an encoder, these are images.
+    labels_ : array of shape (n,)
+        The cluster of each point.
+    inertia_ : float
+        The objective: the weighted sum of the divergences between points and their centres.
+    n_iter_ : int
+        Number of iterations of the start that was kept; with mini-batches, of passes over as many points.
+    counts_ : array of shape (n_clusters,)
+        The weight of the points of each cluster; :meth:`partial_fit` goes on from it.
+    divergence_ : Bregman
+        What compares points, or their images, with centres.
+    encoder_ : torch.nn.Module or None
+        What maps points to images.
+
+    References
+    ----------
+    Banerjee, Merugu, Dhillon, Ghosh: Clustering with Bregman divergences. JMLR 6, 2005.
+
+    Examples
+    --------
+    >>> X = [[1.0], [2.0], [3.0], [100.0], [200.0], [300.0]]
+    >>> BregmanKMeans(2, divergence="itakura-saito", random_state=0).fit(X).cluster_centers_.ravel()
+    array([  2., 200.])
+    >>> BregmanKMeans(2, random_state=0).fit_predict(X)  # the squared distance sees the large ones only
+    array([1, 1, 1, 1, 0, 0], dtype=int32)
+    """
+
+    _saved: ClassVar[tuple[str, ...]] = (
+        "cluster_centers_",
+        "labels_",
+        "inertia_",
+        "n_iter_",
+        "counts_",
+        "divergence_",
+        "encoder_",
+        "n_features_in_",
+        "feature_names_in_",
+        "_middle",
+    )
+
+    def __init__(
+        self,
+        n_clusters: int = 8,
+        *,
+        divergence: Any = "euclidean",
+        init: str | ArrayLike | Callable[..., ArrayLike] = "k-means++",
+        n_init: int | str = "auto",
+        max_iter: int = 300,
+        tol: float = 1e-4,
+        random_state: Any = None,
+        batch_size: int | None = None,
+        dual: bool = False,
+        progress: bool | None = None,
+    ) -> None:
+        self.n_clusters = n_clusters
+        self.divergence = divergence
+        self.init = init
+        self.n_init = n_init
+        self.max_iter = max_iter
+        self.tol = tol
+        self.random_state = random_state
+        self.batch_size = batch_size
+        self.dual = dual
+        self.progress = progress
+
+    # ------------------------------------------------------------------ learning
+
+    @torch.no_grad()
+    def fit(self, X: ArrayLike, y: object = None, sample_weight: ArrayLike | None = None) -> BregmanKMeans:
+        """Cluster points.
+
+        Parameters
+        ----------
+        X
+            ``(n, dim)``, or anything with n first that the encoder takes.
+        y
+            Not used.
+        sample_weight
+            Weights of the points, ``(n,)``.
+        """
+        self._check_parameters()
+        array, encoder, divergence, points = self._take(X)
+        weights = self._weights(sample_weight, array)
+        self._check_count(points)
+        random = check_random_state(self.random_state)
+        frame = Frame(points, divergence, weights, self.dual)
+        tol = self.tol * _mean_variance(points, weights) if self.tol else 0.0
+        runs = self._runs()
+        best: tuple[Clustering, Weights | None] | None = None
+        with progress_bar(self.progress, runs * self.max_iter, "k-means") as move:
+            for run in range(runs):
+                centres = self._start(frame, X, encoder, random, weights)
+
+                def moved(iteration: int, run: int = run) -> None:
+                    move(run * self.max_iter + iteration)
+
+                found: tuple[Clustering, Weights | None]
+                if self.batch_size is None:
+                    found = lloyd(frame, centres, weights, self.max_iter, tol, moved), None
+                else:
+                    found = minibatch(frame, centres, weights, self.batch_size, random, self.max_iter, tol, moved)
+                if best is None or found[0].inertia < best[0].inertia:
+                    best = found
+        if best is None:  # there is at least one run
+            raise RuntimeError("no start was run")
+        result, counts = best
+        labels = result.labels.numpy()
+        if counts is None:
+            counts = np.bincount(labels, weights, self.n_clusters).astype(np.float64)
+        self._warn_of_few(labels)
+        self._keep(X, encoder, divergence, frame, result.centres, labels, result.inertia, counts)
+        self.n_iter_ = result.n_iter
+        self.__dict__.pop("_random", None)
+        return self
+
+    @torch.no_grad()
+    def partial_fit(self, X: ArrayLike, y: object = None, sample_weight: ArrayLike | None = None) -> BregmanKMeans:
+        """Move the centres by the points of one batch; the first batch also gives the first centres.
+
+        After :meth:`fit`, it goes on from what was found. ``labels_`` and ``inertia_`` are those of the batch.
+
+        Parameters
+        ----------
+        X
+            ``(n, dim)``; the first batch has at least as many points as clusters.
+        y
+            Not used.
+        sample_weight
+            Weights of the points, ``(n,)``.
+        """
+        self._check_parameters()
+        first = not hasattr(self, "cluster_centers_")
+        if first:
+            array, encoder, divergence, points = self._take(X)
+        else:
+            array, points = self._again(X)
+            encoder, divergence = self.encoder_, self.divergence_
+        weights = self._weights(sample_weight, array)
+        random: np.random.RandomState = getattr(self, "_random", None) or check_random_state(self.random_state)
+        if first:
+            self._check_count(points)
+            frame = Frame(points, divergence, weights, self.dual)
+            centres = self._start(frame, X, encoder, random, weights)
+            counts, steps = np.zeros(self.n_clusters), 0
+        else:
+            frame = self._frame(points)
+            centres = torch.from_numpy(self.cluster_centers_).to(points.dtype)
+            counts, steps = self.counts_, self.n_iter_
+        absorbed = absorb(frame, centres, counts, weights, None if first else random)
+        labels = nearest(frame, absorbed.centres)
+        values = frame.to_centres(absorbed.centres, labels).double()
+        inertia = float(values.sum() if weights is None else values @ torch.from_numpy(weights))
+        names = X if first else None
+        self._keep(names, encoder, divergence, frame, absorbed.centres, labels, inertia, absorbed.counts)
+        self.n_iter_, self._random = steps + 1, random
+        return self
+
+    # ------------------------------------------------------------------ after fit
+
+    @torch.no_grad()
+    def predict(self, X: ArrayLike) -> NDArray[np.int32]:
+        """Return the number of the nearest centre of each point, ``(n,)``."""
+        _, points = self._again(X)
+        return nearest(self._frame(points), self._centres(points))
+
+    @torch.no_grad()
+    def transform(self, X: ArrayLike) -> NDArray[Any]:
+        """Return the divergence of each point to each centre (or, dual, from each centre), ``(n, n_clusters)``."""
+        _, points = self._again(X)
+        centres = self._centres(points)
+        frame = self._frame(points)
+        like = Bregman(frame.potential, self.divergence_.pairwise_rtol)
+        result = points.new_empty(len(points), len(centres))
+        for part in slices(len(points), max(1, BLOCK_ENTRIES // len(centres))):
+            block = points[part]
+            result[part] = like.pairwise(centres, block).T if self.dual else like.pairwise(block, centres)
+        return result.numpy()
+
+    def fit_transform(self, X: ArrayLike, y: object = None, sample_weight: ArrayLike | None = None) -> NDArray[Any]:
+        """Cluster points and return their divergences to the centres, as ``fit(X).transform(X)``."""
+        return self.fit(X, sample_weight=sample_weight).transform(X)
+
+    def fit_predict(self, X: ArrayLike, y: object = None, sample_weight: ArrayLike | None = None) -> NDArray[np.int32]:
+        """Cluster points and return the cluster of each, ``(n,)``."""
+        labels: NDArray[np.int32] = self.fit(X, sample_weight=sample_weight).labels_
+        return labels
+
+    @torch.no_grad()
+    def score(self, X: ArrayLike, y: object = None, sample_weight: ArrayLike | None = None) -> float:
+        """Return minus the objective of points: the larger, the nearer they are to their centres."""
+        array, points = self._again(X)
+        weights = self._weights(sample_weight, array)
+        frame, centres = self._frame(points), self._centres(points)
+        values = frame.to_centres(centres, nearest(frame, centres)).double()
+        return -float(values.sum() if weights is None else values @ torch.from_numpy(weights))
+
+    # ------------------------------------------------------------------ what comes in
+
+    def _check_parameters(self) -> None:
+        owner = type(self).__name__
+        checks.check_size(self.n_clusters, f"n_clusters of {owner}")
+        checks.check_size(self.max_iter, f"max_iter of {owner}")
+        if self.batch_size is not None:
+            checks.check_size(self.batch_size, f"batch_size of {owner}")
+        if isinstance(self.tol, bool) or not isinstance(self.tol, Real) or not 0 <= self.tol < np.inf:
+            raise ValueError(checks.problem(f"tol of {owner}", "a finite number of at least 0", repr(self.tol)))
+        if isinstance(self.n_init, str):
+            checks.check_name(self.n_init, ["auto"], f"n_init of {owner}, if not a number,")
+        else:
+            checks.check_size(self.n_init, f"n_init of {owner}")
+        if isinstance(self.init, str):
+            checks.check_name(self.init, [*STARTS, "random"], f"init of {owner}")
+
+    def _runs(self) -> int:
+        """Return the number of starts."""
+        named = isinstance(self.init, str)
+        given = not named and not callable(self.init)
+        if self.n_init == "auto":
+            chosen = given or (named and str(self.init).startswith("k-means"))
+            return 1 if chosen else RANDOM_RUNS
+        if given and self.n_init != 1:
+            text = "Centres were given as init of BregmanKMeans: one start is made instead of n_init={}."
+            warnings.warn(text.format(self.n_init), RuntimeWarning, stacklevel=3)
+            return 1
+        return int(self.n_init)
+
+    def _take(self, X: ArrayLike) -> tuple[NDArray[Any], nn.Module | None, Bregman, Tensor]:
+        """Return what is fitted to: the table, the encoder, the divergence, the images."""
+        owner = type(self).__name__
+        named = isinstance(self.divergence, str)
+        encoded = not named and take_apart(self.divergence, 1, owner).encoder is not None
+        array = _table(self, X, encoded)
+        encoder, divergence = take_apart(self.divergence, array.shape[1], owner)
+        bregman = as_bregman(divergence, owner)
+        return array, encoder, bregman, self._images(array, encoder, bregman)
+
+    def _again(self, X: ArrayLike) -> tuple[NDArray[Any], Tensor]:
+        """Return a table after fit, and its images."""
+        check_is_fitted(self, "cluster_centers_")
+        array = validate_data(
+            self, X, reset=False, dtype=[np.float64, np.float32], order="C", allow_nd=self.encoder_ is not None
+        )
+        return array, self._images(array, self.encoder_, self.divergence_)
+
+    def _images(self, array: NDArray[Any], encoder: nn.Module | None, divergence: Bregman) -> Tensor:
+        """Return what the divergence compares, after a look at its values."""
+        owner = type(self).__name__
+        points = encode(encoder, as_points(array), self.progress)
+        if points.dtype not in (torch.float32, torch.float64):
+            points = points.float()
+        name = "X" if encoder is None else "the images of X"
+        if points.ndim != 2 or points.shape[1] != divergence.dim:
+            must = f"of shape (n, {divergence.dim}), as the divergence takes them"
+            raise ValueError(checks.problem(f"{name} of {owner}", must, tuple(points.shape)))
+        check_inside(points, divergence, self.dual, name, owner)
+        return points
+
+    def _weights(self, sample_weight: ArrayLike | None, array: NDArray[Any]) -> Weights | None:
+        if sample_weight is None:
+            return None
+        weights: Weights = _check_sample_weight(sample_weight, array, dtype=np.float64)
+        if (weights < 0).any() or not weights.any():
+            must = "not negative, and not all 0"
+            raise ValueError(checks.problem(f"sample_weight of {type(self).__name__}", must, weights.min()))
+        return weights
+
+    def _check_count(self, points: Tensor) -> None:
+        if len(points) < self.n_clusters:
+            must = f"at most the number of points, n_samples={len(points)}"
+            raise ValueError(checks.problem(f"n_clusters of {type(self).__name__}", must, self.n_clusters))
+
+    def _start(
+        self,
+        frame: Frame,
+        X: ArrayLike,
+        encoder: nn.Module | None,
+        random: np.random.RandomState,
+        weights: Weights | None,
+    ) -> Tensor:
+        """Return the first centres."""
+        if isinstance(self.init, str):
+            name = "random-points" if self.init == "random" else self.init
+            return choose_start(frame, self.n_clusters, name, random, weights)
+        owner = type(self).__name__
+        given = self.init(X, self.n_clusters, random_state=random) if callable(self.init) else self.init
+        array = check_array(
+            given, dtype=[np.float64, np.float32], order="C", allow_nd=encoder is not None, input_name="init"
+        )
+        centres = encode(encoder, as_points(array)).to(frame.dtype)
+        if centres.shape != (self.n_clusters, frame.points.shape[1]):
+            must = f"{self.n_clusters} centres, as n_clusters, with as many features as X"
+            raise ValueError(checks.problem(f"init of {owner}", must, f"an array of shape {array.shape}"))
+        check_inside(centres, frame.divergence, False, "init", owner)
+        return frame.inside(centres)
+
+    # ------------------------------------------------------------------ what is kept
+
+    def _keep(
+        self,
+        X: ArrayLike | None,
+        encoder: nn.Module | None,
+        divergence: Bregman,
+        frame: Frame,
+        centres: Tensor,
+        labels: NDArray[np.int32],
+        inertia: float,
+        counts: Weights,
+    ) -> None:
+        """Set the attributes of a fitted clustering, after all that can fail."""
+        if X is not None:
+            validate_data(self, X, skip_check_array=True)  # number and names of features
+        self.encoder_, self.divergence_ = encoder, divergence
+        self.cluster_centers_, self.labels_ = centres.numpy(), labels
+        self.inertia_, self.counts_ = inertia, counts
+        self._middle = frame.middle.numpy()
+
+    def _frame(self, points: Tensor) -> Frame:
+        """Return new points as seen in fit: from its middle, so that rounding is the same, too."""
+        return Frame(points, self.divergence_, None, self.dual, torch.from_numpy(self._middle))
+
+    def _centres(self, points: Tensor) -> Tensor:
+        return torch.from_numpy(self.cluster_centers_).to(points.dtype)
+
+    def _warn_of_few(self, labels: NDArray[np.int32]) -> None:
+        found = len(np.unique(labels))
+        if found < self.n_clusters:
+            text = f"{found} clusters have points, fewer than n_clusters={self.n_clusters}. X may have equal rows."
+            warnings.warn(text, ConvergenceWarning, stacklevel=3)
+
+    @property
+    def _n_features_out(self) -> int:
+        return int(self.cluster_centers_.shape[0])
+
+    def __sklearn_tags__(self) -> Any:
+        tags = super().__sklearn_tags__()
+        tags.transformer_tags.preserves_dtype = ["float64", "float32"]
+        if isinstance(self.divergence, str):
+            try:
+                divergence = take_apart(self.divergence, 1, type(self).__name__).divergence
+            except ValueError:  # fit says it
+                return tags
+            tags.input_tags.positive_only = divergence.domain.lower >= 0
+        return tags
+
+
+def _table(estimator: BregmanKMeans, X: ArrayLike, encoded: bool) -> NDArray[Any]:
+    """Return X as a table of floats; behind an encoder it may have any number of dimensions."""
+    array: NDArray[Any] = check_array(
+        X, dtype=[np.float64, np.float32], order="C", allow_nd=encoded, estimator=estimator, input_name="X"
+    )
+    return array
+
+
+def _mean_variance(points: Tensor, weights: Weights | None) -> float:
+    """Return the mean variance of the features, in little memory."""
+    rows = points.numpy()
+    mean = mean_row(rows, weights)
+    total = np.zeros_like(mean)
+    for part in slices(len(rows), 1 << 13):
+        squares = np.square(rows[part] - mean)
+        total += squares.sum(0) if weights is None else weights[part] @ squares
+    return float((total / (len(rows) if weights is None else weights.sum())).mean())
