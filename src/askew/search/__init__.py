@@ -4,5 +4,6 @@ from askew.search.base import Index
 from askew.search.exact import ExactIndex
 from askew.search.faiss import FaissIndex
 from askew.search.forms import Reduction, keys_and_queries
+from askew.search.milvus import MilvusIndex
 
-__all__ = ["ExactIndex", "FaissIndex", "Index", "Reduction", "keys_and_queries"]
+__all__ = ["ExactIndex", "FaissIndex", "Index", "MilvusIndex", "Reduction", "keys_and_queries"]
