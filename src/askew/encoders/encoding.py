@@ -7,6 +7,7 @@ import torch
 from numpy.typing import ArrayLike
 from torch import Tensor, nn
 
+from askew import checks
 from askew.progress import progress_bar
 
 __all__ = ["as_points", "encode"]
@@ -18,7 +19,8 @@ BATCH_ELEMENTS = 1 << 22
 def as_points(points: ArrayLike | Tensor) -> Tensor:
     """Return an array or a tensor as a tensor, without a copy where that can be.
 
-    Integers in arrays become floats; in tensors they stay, as an encoder of tokens wants them.
+    Integers in arrays become floats; in tensors they stay, as an encoder of tokens wants them. Complex numbers,
+    strings and other objects are an error.
 
     Examples
     --------
@@ -26,12 +28,21 @@ def as_points(points: ArrayLike | Tensor) -> Tensor:
     torch.float32
     """
     if isinstance(points, Tensor):
+        if points.is_complex():
+            raise TypeError(checks.problem("points", "real numbers", points.dtype))
         return points.detach()
     array = np.asarray(points)
     if array.dtype.kind in "biu":
         array = array.astype(np.float32)
+    elif array.dtype.kind == "O" or array.dtype == np.longdouble:  # torch knows neither
+        try:
+            array = array.astype(np.float64)
+        except (TypeError, ValueError) as error:
+            raise TypeError(checks.problem("points", "real numbers", f"other objects ({error})")) from None
+    elif array.dtype.kind != "f":
+        raise TypeError(checks.problem("points", "real numbers", f"an array of {array.dtype}"))
     # torch takes neither arrays that must not be written to nor negative strides nor foreign byte orders.
-    array = np.ascontiguousarray(array, dtype=array.dtype.newbyteorder("="))
+    array = np.asarray(array, dtype=array.dtype.newbyteorder("="), order="C")
     return torch.from_numpy(array if array.flags.writeable else array.copy())
 
 

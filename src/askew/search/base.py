@@ -15,14 +15,16 @@ from torch import Tensor, nn
 
 from askew import checks, recipes, storage
 from askew.checks import REAL
-from askew.divergences import Bregman, Divergence, take_apart
+from askew.divergences import Divergence, take_apart
 from askew.encoders import as_points, encode
-from askew.search.forms import DIRECTIONS, ranking
+from askew.search.forms import DIRECTIONS, has_boundary
 
 __all__ = ["Index", "fingerprint"]
 
 # Pairs whose divergence is computed at a time.
 BLOCK_PAIRS = 1 << 14
+# Candidates of all queries whose items are gathered at a time.
+RERANKED_PAIRS = 1 << 18
 
 Found = tuple[NDArray[Any], NDArray[np.int64]]
 
@@ -58,7 +60,10 @@ class Index(ABC):
         encoder, divergence = take_apart(self._given, dim, type(self).__name__)
         self._encoder = None if encoder is None else copy.deepcopy(encoder).eval().requires_grad_(False)
         self._divergence = copy.deepcopy(divergence).eval().requires_grad_(False)
-        self._given = None
+        if divergence.dtype == torch.bfloat16:  # numpy has no such numbers, and a search wants more digits
+            self._divergence.float()
+        if not isinstance(self._given, str):
+            self._given = None
 
     # ------------------------------------------------------------------ the interface
 
@@ -168,14 +173,14 @@ class Index(ABC):
         if not tensor.is_floating_point():
             tensor = tensor.to(divergence.dtype or torch.get_default_dtype())
         dtype = divergence.dtype or self._own_dtype() or tensor.dtype
-        tensor = tensor.detach().cpu().to(torch.float32 if dtype == torch.bfloat16 else dtype)
+        tensor = tensor.detach().cpu().to(torch.float32 if dtype.itemsize < 4 else dtype)
         if tensor.ndim != 2:
             mend = "A single point is one row: points[None]." if tensor.ndim == 1 else ""
             raise ValueError(checks.problem(f"{name} of {owner}", "of shape (n, dim)", tuple(tensor.shape), mend))
         tensor = checks.check_points(tensor, divergence.dim, name, owner)
         checks.check_finite(tensor, name, owner)
         if divergence.domain != REAL:
-            divergence.domain.check(tensor, name, owner, boundary=is_first and _has_boundary(divergence))
+            divergence.domain.check(tensor, name, owner, boundary=has_boundary(divergence, is_first))
         return tensor
 
     def _own_dtype(self) -> torch.dtype | None:
@@ -205,12 +210,19 @@ class Index(ABC):
         ``items`` is indexed by ``rows``, ``(n, candidates)``. Of equals the smaller row comes first.
         """
         n, width = rows.shape
-        there = torch.from_numpy(rows >= 0)
-        number = torch.arange(n)[:, None].expand(n, width)[there]
-        values = queries.new_full((n, width), torch.inf)
-        values[there] = self._values(queries[number], torch.from_numpy(items[rows[rows >= 0]]))
-        order = np.lexsort((rows, values.numpy()), axis=1)[:, :k]
-        return values.gather(1, torch.from_numpy(order)), np.take_along_axis(rows, order, 1)
+        k = min(k, width)
+        result, chosen = queries.new_empty(n, k), np.empty((n, k), np.int64)
+        height = max(1, RERANKED_PAIRS // max(1, width))
+        for start in range(0, n, height):
+            block = rows[start : start + height]
+            there = block >= 0
+            number = torch.from_numpy(np.nonzero(there)[0] + start)
+            values = np.full(block.shape, np.inf, result.numpy().dtype)
+            values[there] = self._values(queries[number], torch.from_numpy(items[block[there]])).numpy()
+            order = np.lexsort((block, values, ~there), axis=1)[:, :k]
+            result[start : start + height] = torch.from_numpy(np.take_along_axis(values, order, 1))
+            chosen[start : start + height] = np.take_along_axis(block, order, 1)
+        return result, chosen
 
 
 def fingerprint(encoder: nn.Module | None, divergence: Divergence) -> str:
@@ -220,10 +232,3 @@ def fingerprint(encoder: nn.Module | None, divergence: Divergence) -> str:
     if encoder is not None:
         tensors |= {f"encoder.{name}": tensor for name, tensor in encoder.state_dict().items()}
     return storage.checksum(recipe, tensors)
-
-
-def _has_boundary(divergence: Divergence) -> bool:
-    """Return whether the first point may lie on the boundary of the domain."""
-    found = ranking(divergence)
-    inner: Bregman | None = None if found is None or found.swapped else found.bregman
-    return inner is not None and inner.potential.boundary

@@ -20,6 +20,8 @@ PQ_FROM = 20_000_000
 # Points a list that train the lists, and rounds of training.
 POINTS_PER_LIST = 64
 ROUNDS = 10
+# Values of one code of 8 bits.
+CODES = 256
 # Links of a node of the graph, and how many are looked at while it is built.
 LINKS = 32
 BUILD_EFFORT = 80
@@ -33,24 +35,28 @@ class Kind:
     ----------
     form : str
         The form of its keys.
-    engine : str
-        The class in FAISS.
+    engines : tuple of str
+        The classes in FAISS.
     factor : int
         Candidates that are re-ranked for each of the k wanted.
+    codes : tuple of str
+        How it may hold a key, the shortest first; the next one is taken where that one loses neighbours.
     """
 
     form: str
-    engine: str
+    engines: tuple[str, ...]
     factor: int
+    codes: tuple[str, ...]
 
 
 # Lists and graphs hold keys of a lower precision than the items: they only choose candidates, and items in full
-# precision are there to rank these. So the index takes little more memory than one on plain vectors.
+# precision are there to rank these. So the index takes little more memory than one on plain vectors. Few features, or
+# some items far longer than the others, need more digits.
 KINDS: dict[str, Kind] = {
-    "flat": Kind("inner-product", "IndexFlatIP", 1),
-    "ivf": Kind("euclidean", "IndexIVFScalarQuantizer", 2),
-    "hnsw": Kind("euclidean", "IndexHNSWSQ", 2),
-    "ivf-pq": Kind("euclidean", "IndexIVFPQ", 10),
+    "flat": Kind("inner-product", ("IndexFlatIP",), 1, ("float",)),
+    "ivf": Kind("euclidean", ("IndexIVFScalarQuantizer",), 2, ("QT_8bit", "QT_fp16")),
+    "hnsw": Kind("euclidean", ("IndexHNSWSQ", "IndexHNSWFlat"), 2, ("QT_fp16", "float")),
+    "ivf-pq": Kind("euclidean", ("IndexIVFPQ",), 10, ("pairs", "features")),
 }
 
 
@@ -75,23 +81,26 @@ def lists_for(count: int) -> int:
     return max(1, min(int(4 * math.sqrt(count)), count // 8))
 
 
-def make_engine(faiss: ModuleType, kind: str, keys: NDArray[np.float32]) -> Any:
-    """Return an index of a kind, trained on keys and holding them in their order."""
+def make_engine(faiss: ModuleType, kind: str, codes: str, keys: NDArray[np.float32]) -> Any:
+    """Return an index of a kind, trained on keys and holding them in their order, as codes of some sort."""
     count, size = keys.shape
     if kind == "flat":
         engine = faiss.IndexFlatIP(size)
     elif kind == "hnsw":
-        engine = faiss.IndexHNSWSQ(size, faiss.ScalarQuantizer.QT_fp16, LINKS)
+        if codes == "float":
+            engine = faiss.IndexHNSWFlat(size, LINKS)
+        else:
+            engine = faiss.IndexHNSWSQ(size, getattr(faiss.ScalarQuantizer, codes), LINKS)
         engine.hnsw.efConstruction = BUILD_EFFORT
     else:
         lists = lists_for(count)
         coarse = faiss.IndexFlatL2(size)
         if kind == "ivf":
-            bits = faiss.ScalarQuantizer.QT_8bit
+            bits = getattr(faiss.ScalarQuantizer, codes)
             engine = faiss.IndexIVFScalarQuantizer(coarse, size, lists, bits, faiss.METRIC_L2, True)
         else:
-            # Two features a byte; keys get zeros behind them, which change no distance, for whole groups.
-            engine = faiss.IndexIVFPQ(coarse, size, lists, size // 2, 8)
+            # A byte for two features or for one; keys get zeros behind them, which change no distance, for whole pairs.
+            engine = faiss.IndexIVFPQ(coarse, size, lists, size // 2 if codes == "pairs" else size, 8)
             engine.pq.cp.niter = ROUNDS
             engine.pq.cp.max_points_per_centroid = POINTS_PER_LIST
             engine.pq.cp.min_points_per_centroid = 1
@@ -103,7 +112,9 @@ def make_engine(faiss: ModuleType, kind: str, keys: NDArray[np.float32]) -> Any:
     if not engine.is_trained:
         # FAISS draws the sample of its lists itself, but not that of its codes.
         most = max(1 << 16, POINTS_PER_LIST * lists_for(count))
-        engine.train(keys if count <= most else keys[:: -(-count // most)])
+        sample = keys if count <= most else keys[:: -(-count // most)]
+        # For its codes it wants as many points as there are codes.
+        engine.train(np.resize(sample, (CODES, size)) if kind == "ivf-pq" and count < CODES else sample)
     engine.add(keys)
     return engine
 
@@ -136,12 +147,12 @@ def search_engine(
 
 
 def check_engine(faiss: ModuleType, kind: str, engine: Any, size: int, count: int, shown: str) -> Any:
-    """Return the index of a file in its own class, if it is what the folder says."""
-    engine = faiss.downcast_index(engine)
+    """Return the index of a file, if it is what the folder says."""
     wanted = KINDS[kind]
     metric = faiss.METRIC_INNER_PRODUCT if wanted.form == "inner-product" else faiss.METRIC_L2
+    name = "IndexFlatIP" if type(engine) is faiss.IndexFlat else type(engine).__name__
     for what, must, got in (
-        ("class", wanted.engine, type(engine).__name__.removesuffix("Flat") if kind != "flat" else "IndexFlatIP"),
+        ("class", name if name in wanted.engines else wanted.engines[0], name),
         ("number of features", size, engine.d),
         ("number of vectors", count, engine.ntotal),
         ("metric", metric, engine.metric_type),

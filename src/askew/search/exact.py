@@ -8,7 +8,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from askew.search.forms import Reduction, ranking, reduce
-from askew.search.local import Keys, LocalIndex, empty_key
+from askew.search.local import OUTGROWN, Keys, LocalIndex, Sizes, empty_key, fill_keys, sample_of, sizes_of
 from askew.search.store import Store
 
 __all__ = ["ExactIndex"]
@@ -44,34 +44,49 @@ class ExactIndex(LocalIndex):
 
     _reduction: Reduction | None = None
     _keys: Store | None = None
-    _longest: float = 0.0
+    _sizes: Sizes = Sizes()
+    _made_for: int = 0
 
     def _take_in(self, images: Tensor, store: Store) -> None:
-        if self._reduction is None:
-            if ranking(self.divergence) is None:
-                return
-            self._reduction = reduce(self.divergence, self.direction, "inner-product", images, type(self).__name__)
+        outgrown = len(store) + len(images) > OUTGROWN * self._made_for
+        if self._reduction is None or self._keys is None or outgrown:
+            self._make(store, images)
+            return
         keys = self._reduction.keys(images).numpy()
-        self._longest = max(self._longest, float(np.sqrt(np.square(keys).sum(1).max())))
-        if self._keys is None:
-            self._keys = Store(np.empty((0, keys.shape[1]), keys.dtype), np.empty(0, np.int64))
+        sizes = sizes_of(keys, type(self).__name__)
         self._keys.append(keys, np.arange(self._keys.rows, self._keys.rows + len(keys)))
+        self._sizes = self._sizes.joined(sizes)
+
+    def _make(self, store: Store, images: Tensor) -> None:
+        """Make the keys of the items in the store and of new ones."""
+        dense = store.compacted()
+        dense.reserve(len(images))
+        parts = [torch.from_numpy(dense.values), images]
+        count = dense.rows + len(images)
+        if count and ranking(self.divergence) is not None:
+            owner = type(self).__name__
+            reduction = reduce(self.divergence, self.direction, "inner-product", sample_of(parts), owner)
+            keys = np.empty((count, reduction.size), dense.values.dtype)
+            fill_keys(keys, reduction, parts)
+            self._sizes = sizes_of(keys, owner)
+            self._reduction, self._keys = reduction, Store(keys, np.arange(count))
+        else:
+            self._reduction = self._keys = None
+        self._made_for = count
+        store.become(dense)
 
     def _take_out(self, rows: NDArray[np.int64]) -> None:
         if self._keys is not None:
             self._keys.values[rows] = empty_key(torch.from_numpy(self._keys.values[:1])).numpy()
 
     def _make_anew(self) -> None:
-        self._reduction = self._keys = None
-        self._longest = 0.0
-        if self._store is not None and self._store.rows:
-            images = torch.from_numpy(self._store.values)
-            self._take_in(images, self._store)
+        if self._store is not None:
+            self._make(self._store, torch.from_numpy(self._store.values[:0]))
 
     def _search(self, queries: Tensor, k: int) -> tuple[Tensor, NDArray[np.int64]]:
         if self._reduction is None or self._keys is None:
             return self._by_pairs(queries, k)
-        return self._by_keys(queries, k, self._reduction, Keys(torch.from_numpy(self._keys.values), self._longest))
+        return self._by_keys(queries, k, self._reduction, Keys(torch.from_numpy(self._keys.values), self._sizes))
 
     def _exact(self, queries: Tensor, k: int) -> tuple[Tensor, NDArray[np.int64]]:
         return self._search(queries, k)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import warnings
 from dataclasses import replace
 from pathlib import Path
 from types import ModuleType
@@ -23,16 +24,14 @@ from askew.search.engines import (
     most_effort,
     search_engine,
 )
-from askew.search.folder import part_name
-from askew.search.forms import BLOCK_ROWS, HEADROOM, Reduction, balanced, ranking, reduce
-from askew.search.local import Keys, LocalIndex, empty_key
+from askew.search.folder import PART, part_name
+from askew.search.forms import HEADROOM, Reduction, balanced, ranking, reduce
+from askew.search.local import OUTGROWN, Keys, LocalIndex, Sizes, empty_key, fill_keys, sample_of, sizes_of
 from askew.search.scan import largest_products
 from askew.search.store import Store
 
 __all__ = ["FaissIndex"]
 
-# An index is made anew, with more lists, when it has this many times the items it was made for.
-OUTGROWN = 4
 # Queries that set the effort, and how many neighbours of each are to be found.
 TUNING_QUERIES = 256
 TUNING_NEIGHBOURS = 10
@@ -55,7 +54,8 @@ class FaissIndex(LocalIndex):
     kind
         ``"flat"`` looks at all items and is exact. ``"ivf"`` looks at some lists of items, ``"hnsw"`` follows a graph,
         ``"ivf-pq"`` has lists of short codes, for more items than fit into memory otherwise. None chooses by size: flat
-        below 50,000 items, ivf up to 20 million, ivf-pq beyond, and changes over as the index grows.
+        below 50,000 items, ivf up to 20 million, ivf-pq beyond, and changes over as the index grows; flat too where
+        these miss the recall target, as with one feature, or with some items a thousand times as long as others.
     recall_target
         The share of the true neighbours that a search should find. The effort (lists or nodes that are looked at) is
         set for it when the index is made, with some of the items as queries; :meth:`tune` does it with other ones, and
@@ -94,17 +94,14 @@ class FaissIndex(LocalIndex):
         super().__init__(divergence, direction, progress)
         if kind is not None:
             checks.check_name(kind, KINDS, "kind of FaissIndex")
-        checks.check_positive(recall_target, "recall_target of FaissIndex")
-        if recall_target > 1:
-            raise ValueError(checks.problem("recall_target of FaissIndex", "at most 1", recall_target))
         self._asked = kind
-        self.recall_target = float(recall_target)
-        self.kind = kind or "flat"
+        self.recall_target = _checked_share(recall_target, "recall_target of FaissIndex")
+        self.kind = self._tried = kind or "flat"
         self.effort = 1
         self._engine: Any = None
         self._reduction: Reduction | None = None
         self._made_for = 0
-        self._longest = 0.0
+        self._sizes = Sizes()
         if self._divergence is not None:
             self._check_divergence()
 
@@ -122,21 +119,27 @@ class FaissIndex(LocalIndex):
     def _take_in(self, images: Tensor, store: Store) -> None:
         total = len(store) + len(images)
         kind = self._asked or kind_for(total)
-        outgrown = kind != "flat" and total > OUTGROWN * self._made_for
-        if self._engine is None or self._reduction is None or kind != self.kind or outgrown:
+        if self._asked is None and kind_for(2 * total) == self._tried:
+            kind = self._tried  # items that come and go near the border must not change it each time
+        outgrown = total > OUTGROWN * self._made_for
+        if self._engine is None or self._reduction is None or kind != self._tried or outgrown or self._is_cut_short():
             self._make(kind, store, images)
             return
+        flat = self.kind == "flat"
         # Plain keys first: only they tell whether the Euclidean form can hold them.
         keys = self._reduction.plain_keys(images).float().numpy()
-        lengths = np.sqrt(np.square(keys).sum(1))
-        _check_keys(keys)
-        if kind != "flat" and lengths.max() > self._reduction.radius:
+        sizes = sizes_of(keys, type(self).__name__)
+        if not flat and sizes.whole > self._reduction.radius:
             self._make(kind, store, images)
             return
-        if kind != "flat":
+        if not flat:
             keys = _euclidean(keys, self._reduction.radius)
-        self._engine.add(keys)
-        self._longest = max(self._longest, float(lengths.max()))
+        self._engine.add(_padded(keys) if self.kind == "ivf-pq" else keys)
+        self._sizes = self._sizes.joined(sizes)
+
+    def _is_cut_short(self) -> bool:
+        """Return whether an addition was interrupted, which leaves vectors without items."""
+        return self._store is not None and self._engine is not None and self._engine.ntotal != self._store.rows
 
     def _take_out(self, rows: NDArray[np.int64]) -> None:
         if self.kind == "flat":
@@ -144,45 +147,54 @@ class FaissIndex(LocalIndex):
             stored[torch.from_numpy(rows)] = empty_key(stored)
 
     def _make_anew(self) -> None:
-        self._engine = self._reduction = None
-        if self._store is not None and self._store.rows:
+        if self._store is not None:
             nothing = torch.from_numpy(self._store.values[:0])
             self._make(self._asked or kind_for(len(self._store)), self._store, nothing)
 
     def _make(self, kind: str, store: Store, images: Tensor) -> None:
         """Make the index of the items in the store and of new ones."""
-        store.compact()
-        parts = [torch.from_numpy(store.values), images]
-        count = store.rows + len(images)
-        step = max(1, count // BLOCK_ROWS)
-        sample = torch.cat([part[::step] for part in parts])
-        reduction = reduce(self.divergence, self.direction, "inner-product", sample, type(self).__name__)
+        owner = type(self).__name__
+        dense = store.compacted()
+        dense.reserve(len(images))
+        parts = [torch.from_numpy(dense.values), images]
+        count = dense.rows + len(images)
+        if count == 0:
+            self._engine = self._reduction = None
+            self._made_for = 0
+            store.become(dense)
+            return
+        sample = sample_of(parts)
+        reduction = reduce(self.divergence, self.direction, "inner-product", sample, owner)
         flat = kind == "flat"
         size = reduction.size
         if not flat:
             reduction = balanced(reduction, sample)
         keys = np.empty((count, reduction.size), np.float32)
-        place = 0
-        for part in parts:
-            for start in range(0, len(part), BLOCK_ROWS):
-                block = reduction.plain_keys(part[start : start + BLOCK_ROWS])
-                keys[place : place + len(block), :size] = block.numpy()
-                place += len(block)
-        plain = keys[:, :size]
-        _check_keys(plain)
-        longest = float(np.sqrt(np.einsum("ij,ij->i", plain, plain).max()))
+        fill_keys(keys[:, :size], reduction, parts)
+        sizes = sizes_of(keys[:, :size], owner)
         if not flat:
-            reduction = replace(reduction, radius=HEADROOM * max(longest, 1e-30))
+            reduction = replace(reduction, radius=HEADROOM * max(sizes.whole, 1e-30))
             _fill_euclidean(keys, reduction.radius)
-        engine = make_engine(self._faiss, kind, _padded(keys) if kind == "ivf-pq" else keys)
-        effort = 1 if flat else self._first_effort(kind, engine, reduction, parts, keys)
-        self._engine, self._reduction, self.kind, self._longest = engine, reduction, kind, longest
-        self._made_for, self.effort = count, effort
+        for codes in KINDS[kind].codes:
+            engine = make_engine(self._faiss, kind, codes, _padded(keys) if kind == "ivf-pq" else keys)
+            effort, recall = (1, 1.0) if flat else self._first_effort(kind, engine, reduction, parts, keys)
+            if recall >= _goal(self.recall_target):
+                break
+        if recall < self.recall_target and self._asked is None:
+            self._make("flat", store, images)
+            self._tried = kind
+            return
+        if recall < self.recall_target:
+            found = f"FaissIndex of kind {kind!r} finds {recall:.1%} of the nearest items, below its recall_target"
+            warnings.warn(f"{found}. Use kind='flat', or scale items that are far longer than others.", stacklevel=4)
+        self._engine, self._reduction, self.kind, self._sizes = engine, reduction, kind, sizes
+        self._made_for, self.effort, self._tried = count, effort, kind
+        store.become(dense)
 
     def _first_effort(
         self, kind: str, engine: Any, reduction: Reduction, parts: list[Tensor], keys: NDArray[np.float32]
-    ) -> int:
-        """Return the effort that finds the neighbours of some of the items, each without itself."""
+    ) -> tuple[int, float]:
+        """Return the effort that finds the neighbours of some of the items, and their share."""
         count = len(keys)
         rows = np.random.RandomState(0).permutation(count)[:TUNING_QUERIES]
         rows.sort()
@@ -190,30 +202,34 @@ class FaissIndex(LocalIndex):
         queries = torch.cat(
             [parts[0][torch.from_numpy(rows[rows < border])], parts[1][torch.from_numpy(rows[rows >= border] - border)]]
         )
+        queries = reduction.like_queries(queries)
         k = min(TUNING_NEIGHBOURS, count)
         vectors = reduction.plain_queries(queries).float()
         _, truth = largest_products(vectors, torch.from_numpy(keys[:, : vectors.shape[1]]).split(1 << 16), k)
-        return self._effort(kind, engine, reduction.queries(queries).float().numpy(), truth.numpy(), self.recall_target)
+        vectors = reduction.queries(queries).float()
+        return self._effort(kind, engine, vectors.numpy(), truth.numpy(), self.recall_target, None)
 
     def _effort(
-        self, kind: str, engine: Any, vectors: NDArray[np.float32], truth: NDArray[np.int64], target: float
-    ) -> int:
-        """Return the least power of two of effort whose candidates hold the true neighbours, with some reserve."""
-        k = truth.shape[1]
-        # Other queries are a little harder than the ones it is set by: only half of the misses are allowed for.
-        goal = 1 - (1 - target) / 2
-        live = None if self._store is None or self._store.rows != engine.ntotal else self._store.live
+        self,
+        kind: str,
+        engine: Any,
+        vectors: NDArray[np.float32],
+        truth: NDArray[np.int64],
+        target: float,
+        live: NDArray[np.bool_] | None,
+    ) -> tuple[int, float]:
+        """Return the least of some efforts whose candidates hold the true neighbours, and what share of them."""
+        width = min(candidates(kind, truth.shape[1]), engine.ntotal)
+        vectors = _padded(vectors) if kind == "ivf-pq" else vectors
         most = most_effort(kind, engine)
         effort = 1 if kind.startswith("ivf") else 16
-        while effort < most:
-            width = min(candidates(kind, k), engine.ntotal)
-            vectors_there = _padded(vectors) if kind == "ivf-pq" else vectors
-            found = search_engine(self._faiss, kind, engine, vectors_there, width, effort, live)
-            hits = sum(len(np.intersect1d(a, b)) for a, b in zip(found, truth, strict=True))
-            if hits >= goal * truth.size:
-                return effort
-            effort *= 2
-        return most
+        while True:
+            effort = min(effort, most)
+            found = search_engine(self._faiss, kind, engine, vectors, width, effort, live)
+            recall = sum(len(np.intersect1d(a, b)) for a, b in zip(found, truth, strict=True)) / truth.size
+            if recall >= _goal(target) or effort == most:
+                return effort, recall
+            effort = _next_effort(effort)
 
     # ------------------------------------------------------------------ search
 
@@ -221,8 +237,12 @@ class FaissIndex(LocalIndex):
         store, reduction = self._items, self._reduction
         if reduction is None:
             raise ValueError(checks.problem("FaissIndex", "filled before it is searched", "no items"))
+        if self._is_cut_short():
+            self._make_anew()
+            return self._search(queries, k)
+        checks.check_size(self.effort, "effort of FaissIndex")
         if self.kind == "flat":
-            plain = Keys(self._flat_keys(), self._longest)
+            plain = Keys(self._flat_keys(), self._sizes)
             return self._by_keys(queries, k, reduction, plain)
         vectors = reduction.queries(queries).float().numpy()
         vectors = _padded(vectors) if self.kind == "ivf-pq" else vectors
@@ -249,14 +269,16 @@ class FaissIndex(LocalIndex):
         recall
             The share of true neighbours to find; ``recall_target`` by default.
         """
-        images = self._images(queries, "queries", is_first=self.direction == "query-first")
         k = checks.check_size(k, "k of FaissIndex.tune")
+        target = self.recall_target if recall is None else _checked_share(recall, "recall of FaissIndex.tune")
+        if len(self) == 0:
+            raise ValueError(checks.problem("FaissIndex", "filled before it is tuned", "no items", "Call add first."))
+        images = self._images(queries, "queries", is_first=self.direction == "query-first")
         if self.kind != "flat" and self._reduction is not None and len(images):
             _, ids = self._exact(images, min(k, len(self)))
             truth = self._items.find(ids.reshape(-1)).reshape(ids.shape)
             vectors = self._reduction.queries(images).float().numpy()
-            target = self.recall_target if recall is None else checks.check_positive(recall, "recall of tune")
-            self.effort = self._effort(self.kind, self._engine, vectors, truth, target)
+            self.effort, _ = self._effort(self.kind, self._engine, vectors, truth, target, self._items.live)
         return self.effort
 
     def _flat_keys(self) -> Tensor:
@@ -272,10 +294,11 @@ class FaissIndex(LocalIndex):
         return {
             "asked": self._asked,
             "kind": self.kind,
+            "tried": self._tried,
             "recall_target": self.recall_target,
             "effort": self.effort,
             "made_for": self._made_for,
-            "longest": self._longest,
+            "sizes": list(self._sizes),
             "reduction": None
             if reduction is None
             else {
@@ -302,9 +325,11 @@ class FaissIndex(LocalIndex):
         try:
             asked, self.kind = settings["asked"], checks.check_name(settings["kind"], KINDS, f"kind in {shown_file}")
             self._asked = None if asked is None else checks.check_name(asked, KINDS, f"kind in {shown_file}")
+            self._tried = checks.check_name(settings["tried"], KINDS, f"kind in {shown_file}")
             self.recall_target = float(settings["recall_target"])
             self.effort = checks.check_size(settings["effort"], f"effort in {shown_file}")
-            self._made_for, self._longest = int(settings["made_for"]), float(settings["longest"])
+            self._made_for = int(settings["made_for"])
+            self._sizes = Sizes(*(float(size) for size in settings["sizes"]))
             numbers = settings["reduction"]
             if numbers is None or self._store is None:
                 return
@@ -337,18 +362,26 @@ class FaissIndex(LocalIndex):
 
 def part_checked(name: object, shown_file: str) -> str:
     """Return the name of the FAISS file of a folder, if it is one."""
-    from askew.search.folder import PART
-
     if not isinstance(name, str) or not PART.fullmatch(name) or not name.startswith("faiss-"):
         raise ValueError(storage.damaged(shown_file, "the name of its FAISS file is wrong"))
     return name
 
 
-def _check_keys(keys: NDArray[np.float32]) -> None:
-    if not np.isfinite(keys).all():
-        mend = "Scale the items, or use ExactIndex with float64."
-        got = "keys that overflow"
-        raise ValueError(checks.problem("items of FaissIndex", "of a size whose keys fit float32", got, mend))
+def _goal(target: float) -> float:
+    """Return the share of neighbours to find: other queries are a little harder, so only half may be missed."""
+    return 1 - (1 - target) / 2
+
+
+def _next_effort(effort: int) -> int:
+    """Return the next of 1, 2, 3, 4, 6, 8, 12, 16, 24, 32 and so on."""
+    is_power = effort & (effort - 1) == 0
+    return effort + max(1, effort // 2 if is_power else effort // 3)
+
+
+def _checked_share(value: float, what: str) -> float:
+    if checks.check_positive(value, what) > 1:
+        raise ValueError(checks.problem(what, "at most 1", value))
+    return float(value)
 
 
 def _euclidean(keys: NDArray[np.float32], radius: float) -> NDArray[np.float32]:

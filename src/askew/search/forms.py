@@ -10,6 +10,7 @@ from numpy.typing import ArrayLike
 from torch import Tensor
 
 from askew import checks
+from askew.checks import Domain
 from askew.divergences import (
     Bregman,
     Divergence,
@@ -21,11 +22,11 @@ from askew.divergences import (
     Sqrt,
     take_apart,
 )
-from askew.encoders import as_points, encode
+from askew.encoders import as_points
 from askew.potentials import Quadratic
 from askew.potentials.inverse import middle
 
-__all__ = ["DIRECTIONS", "FORMS", "Ranking", "Reduction", "keys_and_queries", "ranking"]
+__all__ = ["DIRECTIONS", "FORMS", "Ranking", "Reduction", "has_boundary", "keys_and_queries", "ranking"]
 
 DIRECTIONS = ("query-first", "query-second")
 FORMS = ("inner-product", "euclidean")
@@ -35,6 +36,8 @@ BLOCK_ROWS = 8192
 HEADROOM = 1.1
 # How much longer than keys queries of the Euclidean form are.
 STRETCH = 3.0
+# How far a point on the boundary of a domain is moved into it, where only points inside will do.
+INWARDS = 0.01
 
 
 @dataclass(frozen=True)
@@ -84,6 +87,13 @@ def ranking(divergence: Divergence) -> Ranking | None:
             return inner
         return replace(inner, swapped=not inner.swapped)
     return None
+
+
+def has_boundary(divergence: Divergence, is_first: bool) -> bool:
+    """Return whether the first, or else the second, point of a divergence may lie on the boundary of its domain."""
+    if isinstance(divergence, (Sqrt, Scaled, Reversed)):
+        return has_boundary(divergence.divergence, is_first != isinstance(divergence, Reversed))
+    return is_first and isinstance(divergence, Bregman) and divergence.potential.boundary
 
 
 @dataclass(frozen=True)
@@ -166,6 +176,14 @@ class Reduction:
         keys = self.plain_keys(items)
         return float(keys.norm(dim=1).amax()) if len(keys) else 0.0
 
+    def like_queries(self, items: Tensor) -> Tensor:
+        """Return items as queries: those on the boundary of the domain, where no query is, a little inside."""
+        if self.first or not self.ranked.bregman.potential.boundary:
+            return items
+        domain, centre = self.ranked.bregman.domain, self.centre.to(items)
+        inside = ((items > domain.lower) & (items < domain.upper)).all(1, keepdim=True)
+        return torch.where(inside, items, items + INWARDS * (centre - items))
+
     def _keys(self, items: Tensor) -> Tensor:
         # Queries first: items are second, where the gradient is taken.
         return self._slopes(items) if self.first else self._points(items)
@@ -186,8 +204,10 @@ class Reduction:
         return torch.cat([x - self.centre, -value[:, None]], 1)
 
     def _blockwise(self, points: ArrayLike | Tensor, function: object) -> Tensor:
-        points = as_points(points)
-        result = torch.empty(len(points), self.centre.shape[1] + 1, dtype=self.centre.dtype)
+        points, dim = as_points(points), self.centre.shape[1]
+        if points.ndim != 2 or points.shape[1] != dim:
+            raise ValueError(checks.problem("points of a Reduction", f"of shape (n, {dim})", tuple(points.shape)))
+        result = torch.empty(len(points), dim + 1, dtype=self.centre.dtype)
         with torch.inference_mode():
             for start in range(0, len(points), BLOCK_ROWS):
                 block = points[start : start + BLOCK_ROWS].to(self.centre)
@@ -220,6 +240,7 @@ def reduce(
         sample = items[::rows]
         with torch.inference_mode():
             centre = ranked.views(sample.to(like.device, like.dtype)).double().mean(0, keepdim=True)
+            centre = _moved_inside(centre, potential.domain)
     reduction = Reduction(
         ranked, (direction == "query-first") != ranked.swapped, "inner-product", centre.to(like.device, like.dtype)
     )
@@ -229,13 +250,24 @@ def reduce(
     return replace(reduction, radius=headroom * max(reduction.longest(items), 1e-30))
 
 
+def _moved_inside(centre: Tensor, domain: Domain) -> Tensor:
+    """Return a point inside a domain, from one that may lie on its boundary, as where all items have a zero."""
+    inside = (centre > domain.lower) & (centre < domain.upper)
+    if bool(inside.all()):
+        return centre
+    bounded = math.isfinite(domain.upper - domain.lower)
+    size = domain.upper - domain.lower if bounded else float(centre.abs().mean()) or 1.0
+    moved = centre.clamp(domain.lower + INWARDS * size, domain.upper - INWARDS * size)
+    return torch.where(inside, centre, moved)
+
+
 def balanced(reduction: Reduction, sample: Tensor) -> Reduction:
     """Return the Euclidean form of a reduction, whose radius is still to be set, balanced by a sample of items.
 
     The last feature is divided by what makes the product of the lengths of keys and queries smallest, and queries are
     made three times as long as keys; recall after rounding to 8 bits was highest there.
     """
-    keys, queries = reduction.plain_keys(sample), reduction.plain_queries(sample)
+    keys, queries = reduction.plain_keys(sample), reduction.plain_queries(reduction.like_queries(sample))
     longest = float(keys[:, :-1].norm(dim=1).amax())
     offsets = float(keys[:, -1].abs().amax())
     size = float(queries[:, :-1].square().sum(1).mean().sqrt())
@@ -289,12 +321,19 @@ def keys_and_queries(
     """
     owner = "keys_and_queries"
     points = None if items is None else as_points(items)
+    if points is not None and points.ndim != 2:
+        raise ValueError(checks.problem(f"items of {owner}", "of shape (n, dim)", tuple(points.shape)))
+    if points is None and isinstance(divergence, str):
+        must, mend = "given where the divergence is a name", "Or make the divergence with askew.make(name, dim)."
+        raise ValueError(checks.problem(f"items of {owner}", must, None, mend))
     parts = take_apart(divergence, 0 if points is None else points.shape[-1], owner)
     if parts.encoder is not None:
         got = f"one behind {type(parts.encoder).__name__}"
         mend = "Encode the points first and give the divergence of the images."
         raise ValueError(checks.problem(f"divergence of {owner}", "one without an encoder", got, mend))
     if points is not None:
-        points = checks.check_points(encode(None, points), parts.divergence.dim, "items", owner)
+        points = checks.check_points(points, parts.divergence.dim, "items", owner)
         checks.check_finite(points, "items", owner)
+        boundary = has_boundary(parts.divergence, is_first=direction == "query-second")
+        parts.divergence.domain.check(points, "items", owner, boundary=boundary)
     return reduce(parts.divergence, direction, form, points, owner)

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import math
 import os
 from abc import abstractmethod
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
 import torch
@@ -28,8 +29,10 @@ SPARE_CANDIDATES = 8
 MOST_CANDIDATES = 1024
 # The rounding error of an inner product is taken to be below this many units of eps |query| |key|.
 ERROR_UNITS = 8.0
-# An index is made anew when more than this share of its rows is empty.
+# An index is made anew when more than this share of its rows is empty, or when it has this many times the items it was
+# made for: those may lie elsewhere, and far from the centre of the keys products lose digits.
 EMPTY_SHARE = 0.25
+OUTGROWN = 4
 # Entries of the largest block of divergences, where there are no inner products.
 BLOCK_ENTRIES = 1 << 22
 
@@ -52,6 +55,15 @@ class LocalIndex(Index):
 
     def add(self, items: ArrayLike | Tensor, ids: ArrayLike | None = None) -> None:
         """Add items, ``(n, dim)``; see :meth:`Index.add`. After an error the index is what it was before."""
+        unset = self._divergence is None
+        try:
+            self._add(items, ids)
+        except BaseException:
+            if unset:  # a name stands for any number of features again
+                self._divergence = None
+            raise
+
+    def _add(self, items: ArrayLike | Tensor, ids: ArrayLike | None) -> None:
         images = self._images(items, "items", is_first=self.direction == "query-second")
         store = self._store
         if store is None:
@@ -76,7 +88,7 @@ class LocalIndex(Index):
         self._store.drop(rows)
         self._take_out(rows)
         if len(self._store) < (1 - EMPTY_SHARE) * self._store.rows:
-            self._compact()
+            self._make_anew()
 
     def _own_dtype(self) -> torch.dtype | None:
         return None if self._store is None else torch.from_numpy(self._store.values[:0]).dtype
@@ -86,11 +98,6 @@ class LocalIndex(Index):
         if self._store is None:
             raise ValueError(checks.problem(type(self).__name__, "filled before it is used", "no items"))
         return self._store
-
-    def _compact(self) -> None:
-        """Close the gaps of removed items and make what is built on the rows anew."""
-        self._items.compact()
-        self._make_anew()
 
     # ------------------------------------------------------------------ what an index writes
 
@@ -104,7 +111,7 @@ class LocalIndex(Index):
 
     @abstractmethod
     def _make_anew(self) -> None:
-        """Build everything from the rows of the store, none of which is empty."""
+        """Close the gaps of removed items and build everything from the rows of the store, or change nothing."""
 
     def _settings(self) -> dict[str, object]:
         """Return the arguments of the constructor and the state that a file has to keep."""
@@ -126,34 +133,46 @@ class LocalIndex(Index):
             return self._by_pairs(queries, k)
         sample = torch.from_numpy(store.values[:: max(1, store.rows // BLOCK_ROWS)])
         reduction = reduce(self.divergence, self.direction, "inner-product", sample, type(self).__name__)
-        return self._by_keys(queries, k, reduction, KeysOnTheWay(reduction, store))
+        return self._by_keys(queries, k, reduction, KeysOnTheWay(reduction, store, type(self).__name__))
 
     def _by_keys(self, queries: Tensor, k: int, reduction: Reduction, keys: Keys) -> tuple[Tensor, Rows]:
         """Search all items by inner products with their keys.
 
         Products are rounded, so a few more than k candidates get their exact divergence. A query is repeated with more
         of them until no other item can belong to its k nearest by more than the rounding error of products. Where
-        hundreds of items are equally near, it stops: they are equals.
+        that takes too many, as for clusters that are far apart and narrow, it gets the divergences of all pairs.
         """
         store = self._items
         rows = np.empty((len(queries), k), np.int64)
         values = queries.new_empty(len(queries), k)
         waiting = torch.arange(len(queries))
-        most = min(len(store), max(MOST_CANDIDATES, k + SPARE_CANDIDATES))
+        most = min(len(store), max(MOST_CANDIDATES, 2 * k))
         width = min(k + SPARE_CANDIDATES, most)
         while len(waiting):
             subset = queries[waiting]
-            vectors = reduction.queries(subset)
+            vectors = reduction.plain_queries(subset).to(keys.dtype)
             scores, numbers = largest_products(vectors, keys, width)
+            if not bool(torch.isfinite(scores).all()):
+                must = f"of a size whose products with the items fit {keys.dtype}"
+                mend = "Scale the points, or use ExactIndex with float64."
+                owner = type(self).__name__
+                raise ValueError(checks.problem(f"queries of {owner}", must, "products that overflow", mend))
             found, chosen = self._reranked(subset, store.values, numbers.numpy(), k)
             values[waiting], rows[waiting.numpy()] = found, chosen
+            apart = store.rows * np.arange(len(subset))[:, None]
+            taken = torch.from_numpy(np.isin(numbers.numpy() + apart, chosen + apart))
+            worst = torch.where(taken, scores, torch.inf).amin(1)
+            terms = vectors[:, :-1].norm(dim=1) * keys.sizes.slopes + keys.sizes.last
+            error = ERROR_UNITS * torch.finfo(scores.dtype).eps * terms
+            # Nothing is nearer than 0.
+            waiting = waiting[(worst - scores[:, -1] <= 2 * error) & (found[:, -1] > 0)]
             if width == most:
                 break
-            taken = torch.from_numpy((numbers.numpy()[:, :, None] == chosen[:, None, :]).any(2))
-            worst = torch.where(taken, scores, torch.inf).amin(1)
-            error = ERROR_UNITS * torch.finfo(scores.dtype).eps * vectors.norm(dim=1) * keys.longest
-            waiting = waiting[worst - scores[:, -1] <= 2 * error]
             width = min(4 * width, most)
+        if len(waiting) and most < len(store):
+            subset = queries[waiting]
+            found, chosen = self._reranked(subset, store.values, self._nearest_by_pairs(subset, most), k)
+            values[waiting], rows[waiting.numpy()] = found, chosen
         return values, store.ids[rows]
 
     def _by_pairs(self, queries: Tensor, k: int) -> tuple[Tensor, Rows]:
@@ -172,20 +191,20 @@ class LocalIndex(Index):
         found = []
         with torch.inference_mode():
             for block in queries.split(height):
-                best = queries.new_full((len(block), k), torch.inf)
-                rows = torch.full((len(block), k), -1, dtype=torch.int64)
+                best, rows = queries.new_empty(len(block), 0), torch.empty(len(block), 0, dtype=torch.int64)
                 for start in range(0, store.rows, columns):
-                    items = torch.from_numpy(np.array(store.values[start : start + columns])).to(like.device)
+                    numbers = np.arange(start, min(start + columns, store.rows))
+                    if store.live is not None:
+                        numbers = numbers[store.live[numbers]]
+                    items = torch.from_numpy(store.values[numbers]).to(like.device)
                     first, second = (block.to(like.device), items)
                     if self.direction == "query-first":
                         matrix = self.divergence.pairwise(first, second).cpu()
                     else:
                         matrix = self.divergence.pairwise(second, first).t().cpu()
-                    if store.live is not None:
-                        matrix = matrix.masked_fill(torch.from_numpy(~store.live[start : start + columns]), torch.inf)
-                    numbers = torch.arange(start, start + matrix.shape[1]).expand(matrix.shape)
-                    both, all_rows = torch.cat([best, matrix], 1), torch.cat([rows, numbers], 1)
-                    best, place = both.topk(k, 1, largest=False)
+                    both = torch.cat([best, matrix], 1)
+                    all_rows = torch.cat([rows, torch.from_numpy(numbers).expand(matrix.shape)], 1)
+                    best, place = both.topk(min(k, both.shape[1]), 1, largest=False)
                     rows = all_rows.gather(1, place)
                 found.append(rows)
         return torch.cat(found).numpy() if found else np.empty((0, k), np.int64)
@@ -205,23 +224,26 @@ class LocalIndex(Index):
             If the folder cannot be written. What was there is untouched.
         """
         if self._store is not None and self._store.live is not None:
-            self._compact()
+            self._make_anew()
         place = Path(folder)
         old = old_parts(place)
+        parts: dict[str, str] = {}
         try:
             place.mkdir(parents=True, exist_ok=True)
-            description = self._description(place)
-            storage.write_json(place / DESCRIPTION, description)
-        except OSError as error:
+            storage.write_json(place / DESCRIPTION, self._description(place, parts))
+        except BaseException as error:
+            for name in set(parts.values()) - old_parts(place):
+                remove_part(place / name)
+            if not isinstance(error, OSError):
+                raise
             got = f"{str(folder)!r} ({error})"
             mend = "An index that was there before is untouched."
             raise type(error)(checks.problem("folder", "one that can be written to", got, mend)) from error
-        for name in old - set(description["parts"].values()):
+        for name in old - set(parts.values()):
             remove_part(place / name)
 
-    def _description(self, place: Path) -> dict[str, Any]:
-        """Write all parts and return the content of ``index.json``."""
-        parts: dict[str, str] = {}
+    def _description(self, place: Path, parts: dict[str, str]) -> dict[str, Any]:
+        """Write all parts, enter their names, and return the content of ``index.json``."""
         if self._divergence is not None:
             mark = fingerprint(self._encoder, self._divergence)
             parts["model"] = f"model-{mark[:16]}"
@@ -232,7 +254,7 @@ class LocalIndex(Index):
             parts["items"] = f"items-{storage.checksum(None, tensors)[:16]}.safetensors"
             storage.save_tensors(place / parts["items"], tensors, {"kind": "items"})
         own = self._write_parts(place)
-        parts |= {name: part["file"] for name, part in own.items()}
+        parts.update({name: part["file"] for name, part in own.items()})
         description: dict[str, Any] = {
             "format": storage.FORMAT,
             "askew": storage.version(),
@@ -275,6 +297,8 @@ class LocalIndex(Index):
         parts = description["parts"]
         if "model" not in parts:
             index = cls(description["divergence"], description["direction"])
+            if divergence is not None and divergence != description["divergence"]:
+                raise _another_divergence(folder)
             index._restore(description["settings"], place, description["own"], shown_file)
             return index
         model = models.load(place / parts["model"], encoder, classes)
@@ -286,23 +310,42 @@ class LocalIndex(Index):
             raise ValueError(storage.damaged(shown_file, "its model belongs to another index"))
         if divergence is not None:
             given = cls(divergence, description["direction"])
-            if given._divergence is None or fingerprint(given._encoder, given.divergence) != mark:
-                mend = "Give the divergence it was made with, or make a new index."
-                got = f"another one than that of the index in {str(folder)!r}"
-                raise ValueError(checks.problem("divergence of load", "the one the index was made with", got, mend))
+            if given._divergence is None and index.divergence.dim is not None:  # a name
+                given._set_divergence(index.divergence.dim)
+            if fingerprint(given._encoder, given.divergence) != mark:
+                raise _another_divergence(folder)
         if "items" in parts:
             tensors, _ = storage.load_tensors(place / parts["items"], "items", mapped=True)
-            index._store = restored_store(tensors, index.divergence, description["next_id"], shown_file)
+            index._store = restored_store(tensors, index.divergence, description.get("next_id"), shown_file)
         index._restore(description["settings"], place, description["own"], shown_file)
         return index
 
 
-class Keys:
-    """The keys of all rows of a store in order, and the length of the longest."""
+def _another_divergence(folder: str | os.PathLike[str]) -> ValueError:
+    mend = "Give the divergence it was made with, or make a new index."
+    got = f"another one than that of the index in {str(folder)!r}"
+    return ValueError(checks.problem("divergence of load", "the one the index was made with", got, mend))
 
-    def __init__(self, keys: Tensor, longest: float) -> None:
+
+class Sizes(NamedTuple):
+    """The largest sizes among some keys: of whole ones, of all but their last feature, and of that."""
+
+    whole: float = 0.0
+    slopes: float = 0.0
+    last: float = 0.0
+
+    def joined(self, other: Sizes) -> Sizes:
+        """Return the sizes of two sets of keys together."""
+        return Sizes(*map(max, self, other))
+
+
+class Keys:
+    """The keys of all rows of a store in order, and their sizes."""
+
+    def __init__(self, keys: Tensor, sizes: Sizes) -> None:
         self.keys = keys
-        self.longest = longest
+        self.dtype = keys.dtype
+        self.sizes = sizes
 
     def __iter__(self) -> Iterator[Tensor]:
         yield self.keys
@@ -311,18 +354,47 @@ class Keys:
 class KeysOnTheWay(Keys):
     """Keys that are made block by block when they are needed, for an index that does not hold them."""
 
-    def __init__(self, reduction: Reduction, store: Store) -> None:
+    def __init__(self, reduction: Reduction, store: Store, owner: str) -> None:
         self.reduction = reduction
         self.store = store
-        self.longest = 0.0
+        self.owner = owner
+        self.dtype = reduction.centre.dtype
+        self.sizes = Sizes()
 
     def __iter__(self) -> Iterator[Tensor]:
         for start in range(0, self.store.rows, BLOCK_ROWS):
             keys = self.reduction.keys(torch.from_numpy(self.store.values[start : start + BLOCK_ROWS]))
-            self.longest = max(self.longest, float(keys.norm(dim=1).amax()))
+            self.sizes = self.sizes.joined(sizes_of(keys.numpy(), self.owner))
             if self.store.live is not None:
                 keys[torch.from_numpy(~self.store.live[start : start + BLOCK_ROWS])] = empty_key(keys)
             yield keys
+
+
+def sample_of(parts: Sequence[Tensor]) -> Tensor:
+    """Return some thousand points of several sets, for the centre of their keys."""
+    step = max(1, sum(map(len, parts)) // BLOCK_ROWS)
+    return torch.cat([part[::step] for part in parts])
+
+
+def fill_keys(keys: NDArray[Any], reduction: Reduction, parts: Sequence[Tensor]) -> None:
+    """Write the plain keys of several sets of items one below the other, block by block."""
+    place = 0
+    for part in parts:
+        for block in part.split(BLOCK_ROWS):
+            keys[place : place + len(block)] = reduction.plain_keys(block).to(torch.from_numpy(keys[:0]).dtype).numpy()
+            place += len(block)
+
+
+def sizes_of(keys: NDArray[Any], owner: str) -> Sizes:
+    """Return the sizes of keys, and refuse those that overflow."""
+    with np.errstate(over="ignore", invalid="ignore"):
+        squares = np.einsum("ij,ij->i", keys[:, :-1], keys[:, :-1])
+        last = np.square(keys[:, -1])
+        sizes = Sizes(*(math.sqrt(float(part.max())) for part in (squares + last, squares, last)))
+    if not math.isfinite(sizes.whole):
+        must, mend = f"of a size whose keys fit {keys.dtype}", "Scale the items, or use ExactIndex with float64."
+        raise ValueError(checks.problem(f"items of {owner}", must, "keys that overflow", mend))
+    return sizes
 
 
 def empty_key(keys: Tensor) -> Tensor:

@@ -42,7 +42,9 @@ def largest_products(queries: Tensor, keys: Iterable[Tensor], k: int) -> tuple[T
     >>> largest_products(torch.tensor([[1.0]]), [keys], 2)
     (tensor([[3., 2.]]), tensor([[1, 2]]))
     """
-    parts = [_Best(block, k) for block in queries.split(QUERY_ROWS)]
+    # One block of products is there at a time.
+    buffer = queries.new_empty(min(len(queries), QUERY_ROWS) * KEY_ROWS)
+    parts = [_Best(block, k, buffer) for block in queries.split(QUERY_ROWS)]
     start = 0
     for block in keys:
         for piece in block.split(KEY_ROWS):
@@ -58,14 +60,14 @@ def largest_products(queries: Tensor, keys: Iterable[Tensor], k: int) -> tuple[T
 class _Best:
     """The best k of each of some rows, and a pool of products above the k-th best when they were met."""
 
-    def __init__(self, queries: Tensor, k: int) -> None:
+    def __init__(self, queries: Tensor, k: int, buffer: Tensor) -> None:
         self.queries = queries
         rows = len(queries)
         self.k = k
         self.scores = queries.new_full((rows, k), -torch.inf)
         self.numbers = torch.full((rows, k), -1, dtype=torch.int64)
         self.floor = self.scores[:, -1].clone()
-        self.buffer = queries.new_empty(rows * KEY_ROWS)
+        self.buffer = buffer
         self.maxima = queries.new_empty(rows * (KEY_ROWS // GROUP))
         self.pool: list[tuple[Tensor, Tensor, Tensor]] = []
         self.pooled = 0
@@ -88,8 +90,15 @@ class _Best:
             return
         if row.numel() * GROUP > 2 * rows * self.k and self.k < columns:
             # At the beginning nearly everything is among the best: sort each row instead of looking at groups.
-            scores, columns_found = matrix.topk(self.k, 1, sorted=False)
-            row = torch.arange(rows)[:, None].expand_as(scores)
+            scores, columns_found = matrix.topk(self.k + 1, 1)
+            row = torch.arange(rows)[:, None].expand(rows, self.k)
+            if bool((scores[:, -1] == scores[:, -2]).any()):
+                # Of equals at the end topk takes any, but those with the smallest numbers are wanted.
+                above = (matrix >= scores[:, -2:-1]) & (matrix > self.floor[:, None])
+                row, column = above.nonzero(as_tuple=True)
+                self._put(row, start + column, matrix[row, column])
+                return
+            scores, columns_found = scores[:, :-1], columns_found[:, :-1]
             above = scores > self.floor[:, None]
             self._put(row[above], start + columns_found[above], scores[above])
         else:

@@ -14,11 +14,13 @@ __all__ = ["Store"]
 # What a growing array takes beyond its need: an eighth, so that many small additions do not copy everything each time.
 SPARE = 8
 
+LARGEST = np.iinfo(np.int64).max
+
 Ids = NDArray[np.int64]
 
 
 class Store:
-    """Items as rows of one array, each with an id; removed ones leave their row empty until :meth:`compact`.
+    """Items as rows of one array, each with an id; removed ones leave their row empty until :meth:`become`.
 
     Attributes
     ----------
@@ -53,6 +55,9 @@ class Store:
     def new_ids(self, ids: object, count: int, owner: str) -> Ids:
         """Return the ids of new items, checked: given ones, or the next numbers."""
         if ids is None:
+            if self._next + count > LARGEST:
+                must = f"given where the next numbers would be above {LARGEST}"
+                raise ValueError(checks.problem(f"ids of {owner}", must, None))
             return np.arange(self._next, self._next + count, dtype=np.int64)
         new = checked_ids(ids, owner)
         if len(new) != count:
@@ -111,14 +116,17 @@ class Store:
         self.live[rows] = False
         self._count -= len(rows)
 
-    def compact(self) -> None:
-        """Close the gaps that removed items have left; rows get new numbers."""
+    def compacted(self) -> Store:
+        """Return a store without the gaps that removed items have left, where rows have new numbers."""
         if self.live is None:
-            return
-        following = self._next
-        compacted = Store(self.values[self.live], self.ids[self.live])
-        self.__dict__.update(compacted.__dict__)
-        self._next = following
+            return self
+        result = Store(self.values[self.live], self.ids[self.live])
+        result._next = self._next
+        return result
+
+    def become(self, other: Store) -> None:
+        """Take the rows of another store for its own."""
+        self.__dict__.update(other.__dict__)
 
 
 def checked_ids(ids: object, owner: str) -> Ids:
@@ -127,8 +135,8 @@ def checked_ids(ids: object, owner: str) -> Ids:
     if array.ndim != 1 or (array.size and array.dtype.kind not in "iu"):
         got = f"an array of {array.dtype} with shape {array.shape}"
         raise TypeError(checks.problem(f"ids of {owner}", "integers in one dimension", got))
-    if array.size and (array.min() < 0 or int(array.max()) > np.iinfo(np.int64).max):
-        got = shown(array[(array < 0) | (array > np.iinfo(np.int64).max)])
+    if array.size and (array.min() < 0 or int(array.max()) > LARGEST):
+        got = shown(array[(array < 0) | (array > LARGEST)])
         raise ValueError(checks.problem(f"ids of {owner}", "from 0 to 2^63 - 1", got))
     array = array.astype(np.int64)
     unique, counts = np.unique(array, return_counts=True)
