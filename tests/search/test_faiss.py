@@ -88,7 +88,7 @@ def assert_good(index: FaissIndex, items: Floats, ids: Any = None, k: int = 10) 
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("name", ["nbd", "kl", "mahalanobis", "bregman-gs", "bregman-sqrt"])
 def test_every_kind(name: str, kind: str, direction: str) -> None:
-    items = ITEMS[:1500]
+    items = ITEMS[:800]
     index = filled(name, kind, direction, items)
     assert index.kind == kind
     assert_good(index, items)
@@ -105,12 +105,12 @@ def test_every_kind(name: str, kind: str, direction: str) -> None:
 def test_double_precision(kind: str) -> None:
     divergence = make("nbd", DIM).double()
     index = FaissIndex(divergence, kind=kind)
-    index.add(ITEMS[:1000].astype(np.float64))
+    index.add(ITEMS[:600].astype(np.float64))
     index.add(data(50, 3).astype(np.float64))
     values, ids = index.search(QUERIES, 5)
     assert values.dtype == np.float64
     reference = ExactIndex(divergence)
-    reference.add(np.concatenate([ITEMS[:1000], data(50, 3)]))
+    reference.add(np.concatenate([ITEMS[:600], data(50, 3)]))
     truth, wanted = reference.search(QUERIES, 5)
     assert share(ids, wanted) >= 0.95
     same = ids == wanted
@@ -227,11 +227,11 @@ def test_graph_with_most_neighbours_removed() -> None:
 @pytest.mark.parametrize("direction", DIRECTIONS)
 @pytest.mark.parametrize("kind", KINDS)
 def test_longer_items_than_there_were(kind: str, direction: str) -> None:
-    index = filled("kl", kind, direction, ITEMS[:1000])
+    index = filled("kl", kind, direction, ITEMS[:600])
     before = index._reduction
-    long = 100 * data(100, 3)
+    long = 100 * data(60, 3)
     index.add(long)
-    items = np.concatenate([ITEMS[:1000], long])
+    items = np.concatenate([ITEMS[:600], long])
     after = index._reduction
     assert before is not None
     assert after is not None
@@ -240,7 +240,7 @@ def test_longer_items_than_there_were(kind: str, direction: str) -> None:
         assert after.longest(items) < after.radius
     assert_good(index, items)
     found = index.search(long[:50], 1)[1][:, 0]
-    assert (found == 1000 + np.arange(50)).mean() >= 0.95
+    assert (found == 600 + np.arange(50)).mean() >= 0.95
 
 
 @pytest.mark.parametrize("kind", KINDS)
