@@ -128,7 +128,7 @@ def orders(model: askew.Embedded, items: Floats, queries: Floats, direction: str
     complete = (np.sort(found, 1) == np.sort(truth, 1)).all(1)
     print(
         f"{direction}: float32 and float64 have the same item at {100 * (ids == truth).mean():.3f} % of the places of "
-        f"the top 10 (exact); {100 * (found[complete] == truth[complete]).mean():.3f} % (ivf, of the queries with all ten)"
+        f"the top 10 (exact); {100 * (found[complete] == truth[complete]).mean():.3f} % (ivf, where it found all ten)"
     )
 
 

@@ -16,6 +16,7 @@ ROOT = Path(askew.__file__).parent
 ORDER = (
     "checks",
     "progress",
+    "parallel",
     "storage",
     "recipes",
     "potentials",

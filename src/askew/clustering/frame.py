@@ -15,8 +15,8 @@ from __future__ import annotations
 
 import copy
 import math
-from collections.abc import Iterator
-from typing import Any, NamedTuple
+from collections.abc import Callable
+from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
 import torch
@@ -26,9 +26,12 @@ from torch import Tensor
 from askew import checks, potentials
 from askew.divergences import Bregman, Divergence, Euclidean, Mahalanobis, Reversed, Scaled
 from askew.divergences.near import refine_near
+from askew.parallel import over_blocks, slices
 from askew.potentials.inverse import widened
 
-__all__ = ["Frame", "Planes", "as_bregman", "check_inside", "mean_row", "slices"]
+__all__ = ["Frame", "Planes", "as_bregman", "check_inside", "mean_row"]
+
+Result = TypeVar("Result")
 
 # Rows that a potential is evaluated at together: some thousand fill the processor and stay in its cache.
 BLOCK_ROWS = 1 << 13
@@ -60,8 +63,10 @@ def as_bregman(divergence: Divergence, owner: str) -> Bregman:
         return Bregman(potentials.Quadratic(_dim(divergence), divergence.weight))
     if isinstance(divergence, Scaled):
         inner = as_bregman(divergence.divergence, owner)
-        factor = divergence.log_factor.detach().exp().item()
-        return Bregman(potentials.Scaled(inner.potential, factor), inner.pairwise_rtol)
+        factor = divergence.log_factor.detach().exp()
+        scaled = potentials.Scaled(inner.potential, factor.item())
+        scaled.factor = factor  # in its own dtype, not rounded
+        return Bregman(scaled, inner.pairwise_rtol)
     must = "a Bregman divergence, such as 'euclidean', 'kl' or one that learners make with 'nbd' or 'mahalanobis'"
     mend = "The mean of a cluster is its best centre for these only."
     if isinstance(divergence, Reversed):
@@ -90,12 +95,6 @@ def mean_row(rows: NDArray[Any], weights: NDArray[np.float64] | None = None) -> 
         return mean
     total = sum(weights[part] @ rows[part].astype(np.float64) for part in slices(rows.shape[0], BLOCK_ROWS))
     return np.asarray(total / weights.sum())
-
-
-def slices(n: int, rows: int) -> Iterator[slice]:
-    """Give the slices of ``n`` rows into blocks."""
-    for start in range(0, n, rows):
-        yield slice(start, min(n, start + rows))
 
 
 class Planes(NamedTuple):
@@ -209,23 +208,30 @@ class Frame:
 
     def planes(self, centres: Tensor) -> Planes:
         """Return centres ``(k, dim)`` as affine functions of the features."""
-        centres, middle = centres.double(), self.middle.double()
-        h = centres - middle
-        with torch.no_grad():
+        middle = self.middle.double()
+
+        def evaluate(part: slice) -> Planes:
+            block = centres[part].double()
+            h = block - middle
             if self.dual:
-                return Planes(h, self.wide._divergence(centres, middle, h))
-            slopes = self.wide._gradient_difference(centres, middle, h)
-            return Planes(slopes, self.wide._divergence(middle, centres, -h))
+                return Planes(h, self.wide._divergence(block, middle, h))
+            slopes = self.wide._gradient_difference(block, middle, h)
+            return Planes(slopes, self.wide._divergence(middle, block, -h))
+
+        slopes, offsets = zip(*over_blocks(centres.shape[0], BLOCK_ROWS, evaluate), strict=True)
+        return Planes(torch.cat(slopes), torch.cat(offsets))
 
     def _differences(self, points: Tensor) -> NDArray[Any]:
         """Return the gradients of points less that of the middle, ``(n, dim)``: the features of the dual."""
         potential = self.wide if points.dtype == torch.float64 else self.potential
         middle = self.middle.to(points.dtype)
         gradients = torch.empty_like(points)
-        with torch.no_grad():
-            for part in slices(points.shape[0], BLOCK_ROWS):
-                block = points[part]
-                gradients[part] = potential._gradient_difference(block, middle, block - middle)
+
+        def differentiate(part: slice) -> None:
+            block = points[part]
+            gradients[part] = potential._gradient_difference(block, middle, block - middle)
+
+        over_blocks(points.shape[0], BLOCK_ROWS, differentiate)
         return gradients.numpy()
 
     def as_rows(self, centres: Tensor) -> Tensor:
@@ -245,19 +251,22 @@ class Frame:
         if not self.dual:
             centres = self.inside(means).to(last.dtype)
             return centres, self.planes(centres)
-        with torch.no_grad():
-            middle = self.middle.double()
-            gradients = self.wide._gradient(middle) + means
-            centres = self.wide._inverse_gradient(gradients, last.double()).point
+        middle = self.middle.double()
+
+        def invert(part: slice) -> Tensor:
+            before = last[part].double()
+            centres = self.wide._inverse_gradient(self.wide._gradient(middle) + means[part], before).point
             # Rounding, or a potential that is flat, can leave a gradient without a point: its centre stays.
             found = torch.isfinite(centres).all(1) & self.wide._inside(centres)
-            centres = torch.where(found[:, None], centres, last.double()).to(last.dtype)
-            new, old = self.planes(centres), self.planes(last)
-            values, values_before = new.at(means), old.at(means)
-            better = values <= values_before + 1e-12 * values_before.abs()
-            centres = torch.where(better[:, None], centres, last)
-            slopes = torch.where(better[:, None], new.slopes, old.slopes)
-            return centres, Planes(slopes, torch.where(better, new.offsets, old.offsets))
+            return torch.where(found[:, None], centres, before).to(last.dtype)
+
+        centres = torch.cat(over_blocks(last.shape[0], BLOCK_ROWS, invert))
+        new, old = self.planes(centres), self.planes(last)
+        values, values_before = new.at(means), old.at(means)
+        better = values <= values_before + 1e-12 * values_before.abs()
+        centres = torch.where(better[:, None], centres, last)
+        slopes = torch.where(better[:, None], new.slopes, old.slopes)
+        return centres, Planes(slopes, torch.where(better, new.offsets, old.offsets))
 
     # ------------------------------------------------------------------ divergences
 
@@ -265,7 +274,17 @@ class Frame:
     def own(self) -> Tensor:
         """The constant of each point: its divergence to the middle, or from it, ``(n,)``."""
         if self._own is None:
-            self._own = self.to_centres(self.middle, np.zeros(self.points.shape[0], np.int32))
+            own = self.points.new_empty(self.points.shape[0])
+
+            def evaluate(part: slice) -> None:
+                block = self.points[part]
+                if self.dual:
+                    own[part] = self.potential._divergence(self.middle, block, self.middle - block)
+                else:
+                    own[part] = self.potential._centred_value(block, self.middle)
+
+            over_blocks(len(own), BLOCK_ROWS, evaluate)
+            self._own = own
         return self._own
 
     def to_centres(self, centres: Tensor, labels: NDArray[np.int32]) -> Tensor:
@@ -273,39 +292,48 @@ class Frame:
         n, k = self.points.shape[0], centres.shape[0]
         result = self.points.new_empty(n)
         numbers = torch.from_numpy(labels).long()
-        with torch.no_grad():
-            if self.dual or n < ROWS_TO_GROUP * k or not any(True for _ in self.potential.parameters()):
-                for part in slices(n, BLOCK_ROWS):
-                    block, chosen = self.points[part], centres[numbers[part]]
-                    x, y = (chosen, block) if self.dual else (block, chosen)
-                    result[part] = self.potential._divergence(x, y, x - y)
-                return result
-            # Cluster by cluster, a network is evaluated at its centre but once.
-            order = numbers.argsort()
-            for j, group in enumerate(order.split(numbers.bincount(minlength=k).tolist())):
-                for rows in group.split(BLOCK_ROWS):
-                    result[rows] = self.potential._centred_value(self.points[rows], centres[j : j + 1])
+
+        def evaluate(part: slice) -> None:
+            block, chosen = self.points[part], centres[numbers[part]]
+            x, y = (chosen, block) if self.dual else (block, chosen)
+            result[part] = self.potential._divergence(x, y, x - y)
+
+        if self.dual or n < ROWS_TO_GROUP * k or not any(True for _ in self.potential.parameters()):
+            over_blocks(n, BLOCK_ROWS, evaluate)
+            return result
+        # Cluster by cluster, a network is evaluated at its centre but once.
+        groups = numbers.argsort().split(numbers.bincount(minlength=k).tolist())
+
+        def evaluate_group(part: slice) -> None:
+            for rows in groups[part.start].split(BLOCK_ROWS):
+                result[rows] = self.potential._centred_value(self.points[rows], centres[part])
+
+        over_blocks(k, 1, evaluate_group)
         return result
 
-    def blocks(self, centres: Tensor) -> Iterator[tuple[slice, Tensor]]:
-        """Give divergences of blocks of points and all centres, ``(rows, k)``, good enough to draw points by."""
-        planes = self.planes(centres)
-        k = centres.shape[0]
-        slopes, offsets = (part.to(self.points.dtype) for part in planes)
-        steepest = slopes.norm(dim=1).amax()
-        shift = torch.from_numpy(self.shift)
-        for part in slices(self.points.shape[0], max(1, BLOCK_ENTRIES // max(k, self.points.shape[1]))):
-            features = torch.from_numpy(self.rows[part]) - shift
-            own = self.own[part]
-            matrix = torch.addmm(own[:, None] + offsets, features, slopes.T, alpha=-1)
-            points = self.points[part]
+    def over_blocks(self, centres: Tensor, work: Callable[[slice, NDArray[Any]], Result]) -> list[Result]:
+        """Return what ``work`` makes of blocks of points and their divergences to all centres, ``(rows, k)``.
 
-            def exact(i: Tensor, j: Tensor, points: Tensor = points) -> Tensor:
+        The divergences are good enough to draw points by: those of near pairs are exact, others are not refined.
+        """
+        slopes, offsets = (part.to(self.dtype) for part in self.planes(centres))
+        steepest = slopes.norm(dim=1).amax()
+        shift, constants = torch.from_numpy(self.shift), self.own
+
+        def evaluate(part: slice) -> Result:
+            features = torch.from_numpy(self.rows[part]) - shift
+            points, own = self.points[part], constants[part]
+            matrix = torch.addmm(own[:, None] + offsets, features, slopes.T, alpha=-1)
+
+            def exact(i: Tensor, j: Tensor) -> Tensor:
                 x, y = (centres[j], points[i]) if self.dual else (points[i], centres[j])
                 return self.potential._divergence(x, y, x - y)
 
             scale = own + features.norm(dim=1) * steepest
-            yield part, refine_near(matrix, scale, offsets.abs(), exact, DRAWING_RTOL)
+            return work(part, refine_near(matrix, scale, offsets.abs(), exact, DRAWING_RTOL).numpy())
+
+        rows = max(1, BLOCK_ENTRIES // max(centres.shape[0], self.points.shape[1]))
+        return over_blocks(self.points.shape[0], rows, evaluate)
 
 
 def _dim(divergence: Divergence) -> int:

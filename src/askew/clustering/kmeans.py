@@ -17,13 +17,14 @@ from sklearn.utils.validation import _check_sample_weight, check_is_fitted, vali
 from torch import Tensor, nn
 
 from askew import checks
-from askew.clustering.frame import Frame, as_bregman, check_inside, mean_row, slices
-from askew.clustering.lloyd import Clustering, lloyd, nearest
-from askew.clustering.minibatch import absorb, minibatch
+from askew.clustering.frame import Frame, as_bregman, check_inside, mean_row
+from askew.clustering.lloyd import Clustering, lloyd, nearest, total
+from askew.clustering.minibatch import absorb, minibatch, reseed
 from askew.clustering.starts import STARTS, choose_start
 from askew.divergences import Bregman, take_apart
 from askew.encoders import as_points, encode
 from askew.models import savable
+from askew.parallel import slices
 from askew.progress import progress_bar
 
 __all__ = ["BregmanKMeans"]
@@ -230,10 +231,11 @@ class BregmanKMeans(ClassNamePrefixFeaturesOutMixin, TransformerMixin, ClusterMi
             frame = self._frame(points)
             centres = torch.from_numpy(self.cluster_centers_).to(points.dtype)
             counts, steps = self.counts_, self.n_iter_
-        absorbed = absorb(frame, centres, counts, weights, None if first else random)
+        absorbed = absorb(frame, centres, counts, weights)
+        if not first:
+            absorbed = reseed(frame, absorbed, random)
         labels = nearest(frame, absorbed.centres)
-        values = frame.to_centres(absorbed.centres, labels).double()
-        inertia = float(values.sum() if weights is None else values @ torch.from_numpy(weights))
+        inertia = total(frame.to_centres(absorbed.centres, labels), weights)
         names = X if first else None
         self._keep(names, encoder, divergence, frame, absorbed.centres, labels, inertia, absorbed.counts)
         self.n_iter_, self._random = steps + 1, random
@@ -275,8 +277,7 @@ class BregmanKMeans(ClassNamePrefixFeaturesOutMixin, TransformerMixin, ClusterMi
         array, points = self._again(X)
         weights = self._weights(sample_weight, array)
         frame, centres = self._frame(points), self._centres(points)
-        values = frame.to_centres(centres, nearest(frame, centres)).double()
-        return -float(values.sum() if weights is None else values @ torch.from_numpy(weights))
+        return -total(frame.to_centres(centres, nearest(frame, centres)), weights)
 
     # ------------------------------------------------------------------ what comes in
 

@@ -15,12 +15,14 @@ from askew.clustering.frame import Frame, Planes, check_inside
 from askew.clustering.scanning import Scan, Sums
 from askew.divergences import Bregman
 
-__all__ = ["Clustering", "check_points_and_weights", "finite_planes", "kmeans", "lloyd", "nearest"]
+__all__ = ["Clustering", "check_points_and_weights", "finite_planes", "kmeans", "lloyd", "nearest", "total"]
 
 # Iterations without progress after which it is rounding alone that moves labels.
 STRIKES = 2
 # A cluster that a re-seeding leaves with less than this share of a weight is empty: the rest is rounding.
 EMPTY_SHARE = 1e-9
+# What rounding may leave of the objective as a sum; below it, it is computed point by point.
+OBJECTIVE_RTOL = 1e-5
 
 
 class Clustering(NamedTuple):
@@ -182,10 +184,35 @@ def lloyd(
             if converged:
                 break
         if not settled:
-            scan.assign(planes, labels)
-    values = frame.to_centres(centres, labels).double()
-    inertia = float(values.sum() if weights is None else values @ torch.from_numpy(weights))
+            sums = scan.assign_and_sum(planes, labels)
+    inertia = _objective(frame, centres, planes, labels, weights, sums)
     return Clustering(torch.from_numpy(labels), centres, inertia, iteration, converged)
+
+
+def total(values: Tensor, weights: NDArray[np.float64] | None) -> float:
+    """Return the weighted sum of the divergences of points, in float64."""
+    return float(values.double().sum() if weights is None else values.double() @ torch.from_numpy(weights))
+
+
+def _objective(
+    frame: Frame,
+    centres: Tensor,
+    planes: Planes,
+    labels: NDArray[np.int32],
+    weights: NDArray[np.float64] | None,
+    sums: Sums,
+) -> float:
+    """Return the objective: the constants of the points, which all starts share, plus the planes at the sums.
+
+    Where that would cancel, each point is evaluated against its own centre instead.
+    """
+    constant = total(frame.own, weights)
+    features = torch.from_numpy(sums.rows - sums.weights[:, None] * frame.shift.astype(np.float64))
+    rest = planes.offsets @ torch.from_numpy(sums.weights) - (planes.slopes * features).sum()
+    value = constant + float(rest)
+    if value * OBJECTIVE_RTOL > torch.finfo(frame.dtype).eps * constant:
+        return value
+    return total(frame.to_centres(centres, labels), weights)
 
 
 def nearest(frame: Frame, centres: Tensor) -> NDArray[np.int32]:

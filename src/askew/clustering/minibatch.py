@@ -11,15 +11,16 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from askew.clustering.frame import Frame
-from askew.clustering.lloyd import Clustering, finite_planes, nearest
+from askew.clustering.lloyd import Clustering, finite_planes, nearest, total
 from askew.clustering.scanning import Scan
 from askew.clustering.starts import draw, order_of
 
-__all__ = ["Absorbed", "absorb", "minibatch"]
+__all__ = ["Absorbed", "absorb", "minibatch", "reseed"]
 
-# A centre with less than this share of the largest count is put elsewhere, after this many points for each centre.
+# A centre with less than this share of the largest count is put elsewhere, and so is one that was the nearest of none
+# of this many points for each centre.
 SMALL_SHARE = 0.01
-POINTS_BETWEEN_RESEEDS = 10
+WINDOW = 50
 # Batches without a better mean objective after which it stops.
 PATIENCE = 10
 
@@ -33,30 +34,20 @@ class Absorbed(NamedTuple):
         ``(k, dim)``.
     counts : array of shape (k,)
         Weight of all points that each centre is the mean of.
-    labels : array of shape (n,)
-        The nearest centres of the points of the batch, before it moved them.
-    inertia : float
-        The objective of the batch with these.
+    values : array of shape (n,)
+        The weighted divergences between the points of the batch and the centres before.
     """
 
     centres: Tensor
     counts: NDArray[np.float64]
-    labels: NDArray[np.int32]
-    inertia: float
+    values: NDArray[np.float64]
 
 
-def absorb(
-    frame: Frame,
-    centres: Tensor,
-    counts: NDArray[np.float64],
-    weights: NDArray[np.float64] | None,
-    random: np.random.RandomState | None = None,
-) -> Absorbed:
+def absorb(frame: Frame, centres: Tensor, counts: NDArray[np.float64], weights: NDArray[np.float64] | None) -> Absorbed:
     """Move centres by the points of one batch.
 
     A centre is the mean (or, dual, the point of the mean gradient) of all points that it was ever the nearest of, which
-    is the gradient step whose rate is one over their number. With ``random``, centres that are the nearest of hardly
-    any points are put at points of the batch that are far from theirs.
+    is the gradient step whose rate is one over their number.
 
     Parameters
     ----------
@@ -66,8 +57,6 @@ def absorb(
         Centres so far, and the weights that they have seen.
     weights
         Weights of the points of the batch.
-    random
-        Where random numbers come from; None re-seeds nothing.
 
     References
     ----------
@@ -86,30 +75,27 @@ def absorb(
     means[hit] = (counts[hit, None] * means[hit] + sums.rows[hit]) / seen[hit, None]
     moved, planes = frame.best(torch.from_numpy(means), centres)
     finite_planes(frame, moved, planes)
-    if random is not None:
-        moved, seen = _reseed(frame, moved, seen, values, random)
-    return Absorbed(moved, seen, labels, float(values.sum()))
+    return Absorbed(moved, seen, values)
 
 
-def _reseed(
-    frame: Frame,
-    centres: Tensor,
-    counts: NDArray[np.float64],
-    values: NDArray[np.float64],
-    random: np.random.RandomState,
-) -> tuple[Tensor, NDArray[np.float64]]:
-    """Put centres that have hardly any points at points of the batch, drawn by their divergence."""
-    small = np.flatnonzero(counts < SMALL_SHARE * counts.max())
+def reseed(
+    frame: Frame, absorbed: Absorbed, random: np.random.RandomState, idle: NDArray[np.bool_] | None = None
+) -> Absorbed:
+    """Put centres that have hardly any points, or are idle, at points of the batch, drawn by their divergence."""
+    centres, counts, values = absorbed
+    small = counts < SMALL_SHARE * counts.max()
+    if idle is not None:
+        small |= idle
     # Half a batch at most: the centres of the rest have to come from somewhere.
-    small = small[np.argsort(counts[small], kind="stable")][: len(values) // 2]
-    if small.size == 0 or not values.any():
-        return centres, counts
+    chosen = np.flatnonzero(small)
+    chosen = chosen[np.argsort(counts[chosen], kind="stable")][: len(values) // 2]
+    if chosen.size == 0 or small.all() or not values.any():
+        return absorbed
     centres, counts = centres.clone(), counts.copy()
-    points = draw(values, np.arange(len(values)), random, small.size)
-    centres[torch.from_numpy(small)] = frame.starts(points)
-    kept = counts >= SMALL_SHARE * counts.max()
-    counts[small] = counts[kept].min()  # as much as others, or the next batch would do the same again
-    return centres, counts
+    points = draw(values, np.arange(len(values)), random, chosen.size)
+    centres[torch.from_numpy(chosen)] = frame.starts(points)
+    counts[chosen] = counts[~small].min()  # as much as others, or the next batch would do the same again
+    return Absorbed(centres, counts, values)
 
 
 def minibatch(
@@ -136,20 +122,23 @@ def minibatch(
     counts = np.zeros(len(centres))
     memory = min(1.0, 2 * size / (n + 1))
     mean = shift = best = np.inf
-    patience = since_reseed = 0
+    patience = points = 0
+    recent = np.zeros(len(centres))
     converged = False
     steps = max(1, max_iter * n // size)
     for step in range(1, steps + 1):
         batch = frame.part(draw(shares, order, random, size))
-        since_reseed += size
-        reseeds = since_reseed >= POINTS_BETWEEN_RESEEDS * len(centres) or not counts.all()
-        since_reseed = 0 if reseeds else since_reseed
         last = centres
-        # The first batch has no counts that could be small.
-        absorbed = absorb(batch, centres, counts, None, random if reseeds and step > 1 else None)
-        centres, counts = absorbed.centres, absorbed.counts
+        absorbed = absorb(batch, centres, counts, None)
+        recent += absorbed.counts - counts
+        points += size
+        if points >= WINDOW * len(centres):
+            absorbed = reseed(batch, absorbed, random, recent == 0)
+            points = 0
+            recent[:] = 0
+        centres, counts, values = absorbed
         distance = float((centres.double() - last.double()).square().sum())
-        value = absorbed.inertia / size
+        value = values.mean()
         if step > 1:  # the first batch tells of the start, not of the clustering
             mean = value if not np.isfinite(mean) else mean + memory * (value - mean)
             shift = distance if not np.isfinite(shift) else shift + memory * (distance - shift)
@@ -160,7 +149,6 @@ def minibatch(
         if converged:
             break
     labels = nearest(frame, centres)
-    values = frame.to_centres(centres, labels).double()
-    inertia = float(values.sum() if weights is None else values @ torch.from_numpy(weights))
+    inertia = total(frame.to_centres(centres, labels), weights)
     found = Clustering(torch.from_numpy(labels), centres, inertia, -(-step * size // n), converged)
     return found, unit * counts

@@ -104,11 +104,12 @@ def _plus_plus(frame: Frame, k: int, random: np.random.RandomState, weights: Wei
             chosen[i:] = draw(weights, order, random, k - i)
             break
         candidates = draw(probabilities, order, random, tries)
-        totals = np.zeros(tries)
-        for part, values in frame.blocks(frame.starts(candidates)):
-            nearer = np.minimum(values.numpy(), closest[part, None])
-            totals += weights[part] @ nearer
-        chosen[i] = candidates[totals.argmin()]
+
+        def total(part: slice, values: NDArray[np.floating]) -> Weights:
+            return np.asarray(weights[part] @ np.minimum(values, closest[part, None]))
+
+        totals = frame.over_blocks(frame.starts(candidates), total)
+        chosen[i] = candidates[np.sum(totals, axis=0).argmin()]
         _approach(frame, chosen[i : i + 1], closest)
     return frame.starts(chosen)
 
@@ -184,5 +185,8 @@ def draw(
 
 def _approach(frame: Frame, chosen: NDArray[np.intp], closest: NDArray[np.floating]) -> None:
     """Lower the divergence to the nearest centre by that to some new centres."""
-    for part, values in frame.blocks(frame.starts(chosen)):
-        np.minimum(closest[part], values.amin(1).numpy(), out=closest[part])
+
+    def lower(part: slice, values: NDArray[np.floating]) -> None:
+        np.minimum(closest[part], values.min(1), out=closest[part])
+
+    frame.over_blocks(frame.starts(chosen), lower)

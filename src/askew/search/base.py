@@ -17,12 +17,13 @@ from askew import checks, recipes, storage
 from askew.checks import REAL
 from askew.divergences import Divergence, take_apart
 from askew.encoders import as_points, encode
+from askew.parallel import over_blocks
 from askew.search.forms import DIRECTIONS, has_boundary
 
 __all__ = ["Index", "fingerprint"]
 
 # Pairs whose divergence is computed at a time.
-BLOCK_PAIRS = 1 << 14
+BLOCK_PAIRS = 1 << 11
 # Candidates of all queries whose items are gathered at a time.
 RERANKED_PAIRS = 1 << 18
 
@@ -193,13 +194,14 @@ class Index(ABC):
         """Return the divergences of pairs row by row, ``(n, dim), (n, dim) -> (n,)``, in the direction of the index."""
         like = next((t for t in (*self.divergence.parameters(), *self.divergence.buffers())), queries)
         result = torch.empty(len(queries), dtype=queries.dtype)
-        with torch.inference_mode():
-            for start in range(0, len(queries), BLOCK_PAIRS):
-                pair = queries[start : start + BLOCK_PAIRS], items[start : start + BLOCK_PAIRS]
-                first, second = (
-                    part.to(like.device) for part in (pair if self.direction == "query-first" else pair[::-1])
-                )
-                result[start : start + BLOCK_PAIRS] = self.divergence(first, second).cpu()
+
+        def work(part: slice) -> None:
+            first, second = queries[part].to(like.device), items[part].to(like.device)
+            if self.direction == "query-second":
+                first, second = second, first
+            result[part] = self.divergence(first, second).cpu()
+
+        over_blocks(len(queries), BLOCK_PAIRS, work)
         return result
 
     def _reranked(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 import torch
@@ -23,6 +24,7 @@ from askew.divergences import (
     take_apart,
 )
 from askew.encoders import as_points
+from askew.parallel import over_blocks
 from askew.potentials import Quadratic
 from askew.potentials.inverse import middle
 
@@ -32,6 +34,8 @@ DIRECTIONS = ("query-first", "query-second")
 FORMS = ("inner-product", "euclidean")
 # Rows that go through the potential at a time.
 BLOCK_ROWS = 8192
+# Rows of these that a thread has at a time.
+THREAD_ROWS = 2048
 # How much longer keys may get before the Euclidean form has to be made anew.
 HEADROOM = 1.1
 # How much longer than keys queries of the Euclidean form are.
@@ -203,15 +207,16 @@ class Reduction:
         value = self.ranked.bregman.potential._centred_value(x, self.centre)
         return torch.cat([x - self.centre, -value[:, None]], 1)
 
-    def _blockwise(self, points: ArrayLike | Tensor, function: object) -> Tensor:
+    def _blockwise(self, points: ArrayLike | Tensor, function: Callable[[Tensor], Tensor]) -> Tensor:
         points, dim = as_points(points), self.centre.shape[1]
         if points.ndim != 2 or points.shape[1] != dim:
             raise ValueError(checks.problem("points of a Reduction", f"of shape (n, {dim})", tuple(points.shape)))
         result = torch.empty(len(points), dim + 1, dtype=self.centre.dtype)
-        with torch.inference_mode():
-            for start in range(0, len(points), BLOCK_ROWS):
-                block = points[start : start + BLOCK_ROWS].to(self.centre)
-                result[start : start + BLOCK_ROWS] = function(self.ranked.views(block))  # type: ignore[operator]
+
+        def work(part: slice) -> None:
+            result[part] = function(self.ranked.views(points[part].to(self.centre)))
+
+        over_blocks(len(points), THREAD_ROWS, work)
         return result
 
 

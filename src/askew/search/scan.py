@@ -7,6 +7,8 @@ from collections.abc import Iterable
 import torch
 from torch import Tensor
 
+from askew.parallel import workers
+
 __all__ = ["largest_products"]
 
 # A block of products is looked at once more after it is made, so it must not leave the cache; measured.
@@ -42,19 +44,54 @@ def largest_products(queries: Tensor, keys: Iterable[Tensor], k: int) -> tuple[T
     >>> largest_products(torch.tensor([[1.0]]), [keys], 2)
     (tensor([[3., 2.]]), tensor([[1, 2]]))
     """
-    # One block of products is there at a time.
-    buffer = queries.new_empty(min(len(queries), QUERY_ROWS) * KEY_ROWS)
-    parts = [_Best(block, k, buffer) for block in queries.split(QUERY_ROWS)]
-    start = 0
-    for block in keys:
-        for piece in block.split(KEY_ROWS):
-            for best in parts:
-                best.look_at(piece, start)
-            start += len(piece)
-    results = [best.merged() for best in parts]
-    if not results:
+    if len(queries) == 0:
         return queries.new_empty(0, k), torch.empty(0, k, dtype=torch.int64)
-    return torch.cat([scores for scores, _ in results]), torch.cat([numbers for _, numbers in results])
+    start = 0
+    # Each thread has keys of its own and the best of these; what all have found is put together at the end.
+    with workers(torch.get_num_threads()) as (count, map_over):
+        lanes = [_Lane(queries, k) for _ in range(count)]
+        for block in keys:
+            run = -(-len(block) // count)
+            run = -(-run // GROUP) * GROUP
+            work = [(lane, block[i * run : (i + 1) * run], start + i * run) for i, lane in enumerate(lanes)]
+            map_over(lambda part: part[0].look_at(part[1], part[2]), work)
+            start += len(block)
+        found = map_over(lambda lane: lane.best(), lanes)
+    if len(found) == 1:
+        return found[0]
+    return _joined([scores for scores, _ in found], [numbers for _, numbers in found], k)
+
+
+def _joined(scores: list[Tensor], numbers: list[Tensor], k: int) -> tuple[Tensor, Tensor]:
+    """Return the best k of each row of what several threads have found; of equals the smaller number comes first."""
+    score, number = torch.cat(scores, 1), torch.cat(numbers, 1)
+    order = number.argsort(1)
+    score, number = score.gather(1, order), number.gather(1, order)
+    # A thread with fewer keys than k has places left, which have the number -1.
+    order = score.masked_fill(number < 0, -torch.inf).argsort(dim=1, descending=True, stable=True)
+    empty = (number < 0).gather(1, order)
+    order = order.gather(1, empty.to(torch.int8).argsort(dim=1, stable=True))[:, :k]
+    return score.gather(1, order), number.gather(1, order)
+
+
+class _Lane:
+    """What one thread works with: the best of the keys it has seen, for all queries."""
+
+    def __init__(self, queries: Tensor, k: int) -> None:
+        # One block of products is there at a time.
+        buffer = queries.new_empty(min(len(queries), QUERY_ROWS) * KEY_ROWS)
+        self.parts = [_Best(block, k, buffer) for block in queries.split(QUERY_ROWS)]
+
+    def look_at(self, keys: Tensor, start: int) -> None:
+        for piece in keys.split(KEY_ROWS):
+            for part in self.parts:
+                if len(piece):
+                    part.look_at(piece, start)
+            start += len(piece)
+
+    def best(self) -> tuple[Tensor, Tensor]:
+        results = [part.merged() for part in self.parts]
+        return torch.cat([scores for scores, _ in results]), torch.cat([numbers for _, numbers in results])
 
 
 class _Best:

@@ -1,0 +1,79 @@
+"""Work in blocks, each block on one thread.
+
+Threads that share each single operation, as torch has them, wait for each other after each one. On a machine that
+others use too, and where operations are small, that is most of the time. Here a thread has a block of its own and waits
+once.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from typing import TypeVar
+
+import torch
+
+__all__ = ["over_blocks", "slices", "workers"]
+
+Item = TypeVar("Item")
+Result = TypeVar("Result")
+Mapper = Callable[[Callable[[Item], Result], Sequence[Item]], list[Result]]
+
+
+def slices(n: int, rows: int) -> Iterator[slice]:
+    """Give the slices of ``n`` rows into blocks."""
+    for start in range(0, n, rows):
+        yield slice(start, min(n, start + rows))
+
+
+@contextlib.contextmanager
+def workers(most: int) -> Iterator[tuple[int, Callable[[Callable[[Item], Result], Sequence[Item]], list[Result]]]]:
+    """Give a number of threads and a ``map`` over them, without recording gradients and one thread an operation.
+
+    Parameters
+    ----------
+    most
+        How many threads there is work for; no more than torch has are used.
+
+    Examples
+    --------
+    >>> with workers(4) as (count, map_over):
+    ...     map_over(abs, [-1, 2])
+    [1, 2]
+    """
+    threads = torch.get_num_threads()
+    count = max(1, min(most, threads))
+
+    def quietly(work: Callable[[Item], Result]) -> Callable[[Item], Result]:
+        def run(item: Item) -> Result:
+            with torch.no_grad():  # holds for one thread
+                return work(item)
+
+        return run
+
+    if threads == 1:
+        yield 1, lambda work, items: [quietly(work)(item) for item in items]
+        return
+    try:
+        if count == 1:
+            torch.set_num_threads(1)
+            yield 1, lambda work, items: [quietly(work)(item) for item in items]
+            return
+        with ThreadPoolExecutor(count, initializer=torch.set_num_threads, initargs=(1,)) as pool:
+            yield count, lambda work, items: list(pool.map(quietly(work), items))
+    finally:
+        torch.set_num_threads(threads)  # the setting of a thread is its own, but that of new threads is not
+
+
+def over_blocks(n: int, rows: int, work: Callable[[slice], Result]) -> list[Result]:
+    """Return the results of blocks of ``rows`` of ``n`` points, in their order and without recording gradients.
+
+    Examples
+    --------
+    >>> over_blocks(5, 2, lambda part: part.stop)
+    [2, 4, 5]
+    """
+    parts = list(slices(n, rows))
+    with workers(len(parts)) as (_, map_over):
+        return map_over(work, parts)
