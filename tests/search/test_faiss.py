@@ -421,3 +421,15 @@ def test_settings() -> None:
         index.search(QUERIES)
     with pytest.raises(ValueError, match="FaissIndex must be filled before it is tuned"):
         FaissIndex("kl").tune(QUERIES)
+
+
+def test_many_features_are_searched_by_faiss_itself() -> None:
+    torch.manual_seed(0)
+    divergence = askew.NeuralBregman(100, widths=(8,))
+    points = np.random.default_rng(0).normal(size=(700, 100)).astype(np.float32)
+    flat, exact = FaissIndex(divergence, kind="flat"), ExactIndex(divergence)
+    for index in (flat, exact):
+        index.add(points[:600])
+        index.remove(np.arange(0, 100))
+    for ours, theirs in zip(flat.search(points[600:], 7), exact.search(points[600:], 7), strict=True):
+        np.testing.assert_array_equal(ours, theirs)

@@ -32,6 +32,8 @@ from askew.search.store import Store
 
 __all__ = ["FaissIndex"]
 
+# From this many features on, FAISS looks at all keys faster than products of torch in blocks do; measured at 33 and 129.
+WIDE = 96
 # Queries that set the effort, and how many neighbours of each are to be found.
 TUNING_QUERIES = 256
 TUNING_NEIGHBOURS = 10
@@ -242,8 +244,10 @@ class FaissIndex(LocalIndex):
             return self._search(queries, k)
         checks.check_size(self.effort, "effort of FaissIndex")
         if self.kind == "flat":
-            plain = Keys(self._flat_keys(), self._sizes)
-            return self._by_keys(queries, k, reduction, plain)
+            keys = Keys(self._flat_keys(), self._sizes)
+            if self._engine.d >= WIDE:
+                keys = WideKeys(keys.keys, self._sizes, self._engine)
+            return self._by_keys(queries, k, reduction, keys)
         vectors = reduction.queries(queries).float().numpy()
         vectors = _padded(vectors) if self.kind == "ivf-pq" else vectors
         width = min(candidates(self.kind, k), len(store))
@@ -358,6 +362,19 @@ class FaissIndex(LocalIndex):
             raise ValueError(storage.damaged(repr(str(path)), str(error).splitlines()[0])) from None
         size = self._reduction.size + (self._reduction.size % 2 if self.kind == "ivf-pq" else 0)
         self._engine = check_engine(self._faiss, self.kind, engine, size, self._store.rows, repr(str(path)))
+
+
+class WideKeys(Keys):
+    """Keys with so many features that FAISS is faster in looking at all of them."""
+
+    def __init__(self, keys: Tensor, sizes: Sizes, engine: Any) -> None:
+        super().__init__(keys, sizes)
+        self.engine = engine
+
+    def largest(self, vectors: Tensor, k: int) -> tuple[Tensor, Tensor]:
+        """Return the k largest inner products of each vector with the keys, and the rows of these keys."""
+        scores, rows = self.engine.search(vectors.contiguous().numpy(), k)
+        return torch.from_numpy(scores), torch.from_numpy(rows)
 
 
 def part_checked(name: object, shown_file: str) -> str:

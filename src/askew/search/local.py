@@ -151,19 +151,22 @@ class LocalIndex(Index):
         while len(waiting):
             subset = queries[waiting]
             vectors = reduction.plain_queries(subset).to(keys.dtype)
-            scores, numbers = largest_products(vectors, keys, width)
+            scores, numbers = keys.largest(vectors, width)
             if not bool(torch.isfinite(scores).all()):
                 must = f"of a size whose products with the items fit {keys.dtype}"
                 mend = "Scale the points, or use ExactIndex with float64."
                 owner = type(self).__name__
                 raise ValueError(checks.problem(f"queries of {owner}", must, "products that overflow", mend))
-            found, chosen = self._reranked(subset, store.values, numbers.numpy(), k)
+            terms = vectors[:, :-1].norm(dim=1) * keys.sizes.slopes + keys.sizes.last
+            error = ERROR_UNITS * torch.finfo(scores.dtype).eps * terms
+            # One that is behind the k-th by more than rounding needs no exact value.
+            behind = scores < (scores[:, k - 1] - 2 * error)[:, None]
+            candidates = numbers.masked_fill(behind, -1).numpy()
+            found, chosen = self._reranked(subset, store.values, candidates, k)
             values[waiting], rows[waiting.numpy()] = found, chosen
             apart = store.rows * np.arange(len(subset))[:, None]
             taken = torch.from_numpy(np.isin(numbers.numpy() + apart, chosen + apart))
             worst = torch.where(taken, scores, torch.inf).amin(1)
-            terms = vectors[:, :-1].norm(dim=1) * keys.sizes.slopes + keys.sizes.last
-            error = ERROR_UNITS * torch.finfo(scores.dtype).eps * terms
             # Nothing is nearer than 0.
             waiting = waiting[(worst - scores[:, -1] <= 2 * error) & (found[:, -1] > 0)]
             if width == most:
@@ -349,6 +352,10 @@ class Keys:
 
     def __iter__(self) -> Iterator[Tensor]:
         yield self.keys
+
+    def largest(self, vectors: Tensor, k: int) -> tuple[Tensor, Tensor]:
+        """Return the k largest inner products of each vector with the keys, and the rows of these keys."""
+        return largest_products(vectors, self, k)
 
 
 class KeysOnTheWay(Keys):

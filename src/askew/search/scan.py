@@ -125,7 +125,7 @@ class _Best:
         row, group = (maxima > self.floor[:, None]).nonzero(as_tuple=True)
         if row.numel() == 0:
             return
-        if row.numel() * GROUP > 2 * rows * self.k and self.k < columns:
+        if 2 * row.numel() > maxima.numel() and self.k < columns:
             # At the beginning nearly everything is among the best: sort each row instead of looking at groups.
             scores, columns_found = matrix.topk(self.k + 1, 1)
             row = torch.arange(rows)[:, None].expand(rows, self.k)
