@@ -10,7 +10,7 @@ import pytest
 import torch
 from numpy.typing import NDArray
 
-from askew.divergences import Divergence, Embedded, Reversed, Scaled, make
+from askew.divergences import Divergence, Embedded, NeuralBregman, Reversed, Scaled, make
 from askew.search import ExactIndex, FaissIndex, engines
 from askew.search import faiss as module
 from askew.search.forms import DIRECTIONS
@@ -425,7 +425,7 @@ def test_settings() -> None:
 
 def test_many_features_are_searched_by_faiss_itself() -> None:
     torch.manual_seed(0)
-    divergence = askew.NeuralBregman(100, widths=(8,))
+    divergence = NeuralBregman(100, widths=(8,))
     points = np.random.default_rng(0).normal(size=(700, 100)).astype(np.float32)
     flat, exact = FaissIndex(divergence, kind="flat"), ExactIndex(divergence)
     for index in (flat, exact):

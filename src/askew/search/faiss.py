@@ -32,7 +32,7 @@ from askew.search.store import Store
 
 __all__ = ["FaissIndex"]
 
-# From this many features on, FAISS looks at all keys faster than products of torch in blocks do; measured at 33 and 129.
+# From this many features on FAISS is faster in looking at all keys than torch in blocks; measured at 33 and 129.
 WIDE = 96
 # Queries that set the effort, and how many neighbours of each are to be found.
 TUNING_QUERIES = 256
