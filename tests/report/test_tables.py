@@ -1,0 +1,402 @@
+"""Tables show every figure there should be, mark it rightly, and print what is in the data as text."""
+
+from __future__ import annotations
+
+import dataclasses
+import html.parser
+import re
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from askew.experiments.description import MAE, PURITY, Cell, Experiment, Outcome, Score, grid
+from askew.experiments.published import Published, published
+from askew.experiments.results import Summary
+from askew.experiments.rows import Row, RowFile
+from askew.report.curves import curves, draw
+from askew.report.markup import Field, Table, markdown_text, to_html, to_markdown
+from askew.report.page import page, sections, text, write_report
+from askew.report.tables import Entry, compare, details, overview
+
+PAPERS = (
+    Published("table 1", "small", "nbd", "mae", 0.50, 0.10, "NBD"),
+    Published("table 1", "large", "nbd", "mae", 0.70, None, "NBD"),
+    Published("table 1", "small", "forgotten", "mae", 0.90, 0.10, "Forgotten"),
+)
+STARTED = "2023-05-01T00:00:00Z"
+EVIL = "<script>alert('|')</script> `a` *b* _c_ [d](e) & $f$"
+
+
+def cells(scale: str, seeds: int) -> Iterator[Cell]:
+    epochs = {"quick": 5, "paper": 200}[scale]
+    return grid("sums", scale, seeds, ["small", "large"], ["nbd", "nbd-paper"], {"epochs": epochs, "rate": 1e-3})
+
+
+def never(cell: Cell) -> Outcome:
+    raise AssertionError("a report computes nothing")
+
+
+SUMS = Experiment(
+    "sums",
+    "Sums of numbers",
+    ("table 1",),
+    (MAE,),
+    {"quick": 2, "paper": 3},
+    {"quick": 1.0, "paper": 9.0},
+    cells,
+    never,
+    published=PAPERS,
+    against={"nbd-paper": "nbd"},
+    notes=("Numbers are numbers.",),
+)
+
+
+def make_rows(scale: str = "paper", seeds: int = 3, **changes: Any) -> list[Row]:
+    found = []
+    for cell in cells(scale, seeds):
+        score = {"nbd": 0.2, "nbd-paper": 0.55}[cell.method] + 0.01 * cell.seed + 0.1 * (scale == "quick")
+        curve = (4.0 + cell.seed, 2.0, score)
+        row = Row(cell, {"mae": score}, 2.0, STARTED, {"test MAE": curve}, commit="abcdef0123456789+")
+        found.append(dataclasses.replace(row, machine={"cores": 2}, versions={"torch": "2"}, **changes))
+    return found
+
+
+def texts(table: Table) -> list[tuple[str, ...]]:
+    return [tuple(field.text for field in line) for line in table.lines]
+
+
+@pytest.fixture
+def results(tmp_path: Path) -> Path:
+    file = RowFile(tmp_path / "sums.jsonl")
+    for row in make_rows():
+        file.append(row)
+    return tmp_path
+
+
+# ---------------------------------------------------------------------- marks
+
+
+@pytest.mark.parametrize(
+    ("ours", "half", "paper", "spread", "lower", "mark"),
+    [
+        (0.40, None, 0.50, None, True, "better"),
+        (0.40, None, 0.50, None, False, "worse"),
+        (0.60, None, 0.50, None, True, "worse"),
+        (0.60, None, 0.50, None, False, "better"),
+        # Within the paper's spread, or within our interval; just beyond both.
+        (0.40, 0.01, 0.50, 0.11, True, "within"),
+        (0.40, 0.11, 0.50, 0.01, True, "within"),
+        (0.40, 0.09, 0.50, 0.09, True, "better"),
+        (0.60, 0.09, 0.50, 0.09, True, "worse"),
+        # What is the same once rounded is no difference; what is not, is.
+        (0.5004, None, 0.50, None, True, "within"),
+        (0.4996, None, 0.50, None, True, "within"),
+        (0.5006, None, 0.50, 0.0, True, "worse"),
+    ],
+)
+def test_marks(ours: float, half: float | None, paper: float, spread: float | None, lower: bool, mark: str) -> None:
+    score = Score("s", "S", lower_is_better=lower)
+    cell = Cell("sums", "small", "nbd", 0, "paper")
+    there = Published("t", "small", "nbd", "s", paper, spread, "NBD")
+    entry = Entry("small", "nbd", score, there, Summary(cell, "s", ours, half, 3))
+    assert entry.mark == mark
+    assert entry.difference == pytest.approx(ours - paper)
+
+
+@pytest.mark.parametrize(("ours", "mark"), [(0.004, "within"), (0.006, "worse")])
+def test_rounding_is_that_of_the_paper(ours: float, mark: str) -> None:
+    [paper] = published("regression", "euclidean/none", "mahalanobis", "mae")
+    cell = Cell("regression", "euclidean/none", "mahalanobis", 0, "paper")
+    assert paper.mean == 0.0
+    assert Entry(paper.setting, paper.method, MAE, paper, Summary(cell, "mae", ours, None, 1)).mark == mark
+
+
+def test_directions_of_scores() -> None:
+    assert MAE.lower_is_better
+    assert not PURITY.lower_is_better
+
+
+def test_without_one_side_there_is_no_mark() -> None:
+    summary = Summary(Cell("sums", "small", "nbd", 0, "paper"), "mae", 0.5, None, 1)
+    for there, ours in ((None, summary), (PAPERS[0], None)):
+        entry = Entry("small", "nbd", MAE, there, ours)
+        assert entry.mark is None
+        assert entry.difference is None
+
+
+# ---------------------------------------------------------------------- tables
+
+
+def test_every_figure_is_there() -> None:
+    table = details(compare(SUMS, make_rows(), "paper"), "small")
+    names = ("Method", "Score", "Published", "Ours (95 % interval)", "Difference", "Mark", "Seeds", "Seconds a run")
+    assert table.header == names
+    half = f"{4.302652729911275 * 0.01 / np.sqrt(3):.3f}"
+    assert texts(table) == [
+        ("nbd", "MAE", "0.500 ± 0.100", f"0.210 ± {half}", "-0.290", "▲ better", "3", "2"),
+        ("nbd-paper", "MAE", "0.500 ± 0.100", f"0.560 ± {half}", "+0.060", "● within the spread", "3", "2"),
+        ("forgotten", "MAE", "0.900 ± 0.100", "missing", "", "", "0", ""),
+    ]
+    assert table.notes == ("Scale: paper. Seeds: 3. Missing: 1 of 3.", "Settings: epochs 200, rate 0.001.")
+
+
+def test_overview_has_methods_by_settings() -> None:
+    table = overview(compare(SUMS, make_rows(), "paper"), MAE)
+    assert table.title == "MAE (lower is better)"
+    assert table.header == ("Method", "small", "large")
+    assert texts(table) == [
+        ("nbd", "0.210 ± 0.025 ▲ (0.500)", "0.210 ± 0.025 ▲ (0.700)"),
+        ("nbd-paper", "0.560 ± 0.025 ● (0.500)", "0.560 ± 0.025 ▲ (0.700)"),
+        ("forgotten", "missing (0.900)", ""),
+    ]
+    assert [field.mark for field in table.lines[2]] == [None, "missing", None]
+
+
+def test_scales_are_never_mixed() -> None:
+    rows = make_rows("quick", seeds=2) + make_rows("paper", seeds=3)
+    found = {scale: overview(compare(SUMS, rows, scale), MAE) for scale in ("quick", "paper")}
+    assert texts(found["paper"])[0][1].startswith("0.210 ±")
+    assert texts(found["quick"])[0][1].startswith("0.305 ±")
+    assert found["quick"].notes[0].startswith("Scale: quick. Seeds: 2.")
+    assert found["quick"].notes[1] == "Settings: epochs 5, rate 0.001."
+    only = overview(compare(SUMS, make_rows("quick"), "paper"), MAE)
+    assert {line[1] for line in texts(only)} == {"missing (0.500)", "missing (0.900)"}
+    assert only.notes[0] == "Scale: paper. Seeds: none yet. Missing: 5 of 5."
+
+
+def test_missing_cells_and_seeds_are_told() -> None:
+    rows = [
+        row for row in make_rows() if row.cell.setting == "small" and (row.cell.method == "nbd" or row.cell.seed == 0)
+    ]
+    table = overview(compare(SUMS, rows, "paper"), MAE)
+    assert [line[2] for line in texts(table)][:2] == ["missing (0.700)"] * 2
+    assert texts(table)[1][1] == "0.550 ● (0.500)"
+    assert table.notes[0] == "Scale: paper. Seeds: 1 to 3. Missing: 3 of 5."
+
+
+def test_rows_with_other_options_are_left_out() -> None:
+    old = [dataclasses.replace(row, cell=dataclasses.replace(row.cell, options=())) for row in make_rows()]
+    found = compare(SUMS, make_rows() + old, "paper")
+    assert found.stale == 12
+    assert texts(overview(found, MAE)) == texts(overview(compare(SUMS, make_rows(), "paper"), MAE))
+
+
+def test_variants_of_a_method_are_told_apart() -> None:
+    def variants(scale: str, seeds: int) -> Iterator[Cell]:
+        for width in (8, 16):
+            yield from grid("sums", scale, seeds, ["small"], ["nbd"], {"widths": (width, width), "rate": 1e-3})
+
+    experiment = dataclasses.replace(SUMS, cells=variants, published=())
+    table = details(compare(experiment, [], "paper"), "small")
+    assert texts(table) == [
+        ("nbd (widths 8x8)", "MAE", "missing", "0", ""),
+        ("nbd (widths 16x16)", "MAE", "missing", "0", ""),
+    ]
+    assert table.notes[1:] == (
+        "Settings: rate 0.001.",
+        "nbd (widths 8x8): widths 8x8.",
+        "nbd (widths 16x16): widths 16x16.",
+    )
+
+
+def test_options_that_differ_say_where() -> None:
+    def own(setting: str, method: str) -> dict[str, Any]:
+        return {"epochs": 5, "rate": 0.1 if (setting, method) == ("large", "nbd") else 0.2}
+
+    experiment = dataclasses.replace(
+        SUMS, cells=lambda s, n: grid("sums", s, n, ["small", "large"], ["nbd", "nbd-paper"], own)
+    )
+    table = overview(compare(experiment, [], "paper"), MAE)
+    assert table.notes[1:] == (
+        "Settings: epochs 5.",
+        "nbd (small): rate 0.2.",
+        "nbd (large): rate 0.1.",
+        "nbd-paper: rate 0.2.",
+    )
+
+
+def test_of_two_published_values_the_one_with_a_spread_is_taken() -> None:
+    bare = dataclasses.replace(PAPERS[0], table="table 2", spread=None)
+    for papers in ((bare, PAPERS[0]), (PAPERS[0], bare)):
+        experiment = dataclasses.replace(SUMS, published=papers)
+        assert texts(details(compare(experiment, [], "paper"), "small"))[0][2] == "0.500 ± 0.100"
+
+
+def test_figures_of_the_paper_fit() -> None:
+    papers = published("clustering")
+    rand = Score("rand", "Rand", lower_is_better=False)
+    experiment = dataclasses.replace(
+        SUMS, name="clustering", scores=(PURITY, rand), published=papers, cells=lambda s, n: ()
+    )
+    table = overview(compare(experiment, [], "paper"), PURITY)
+    assert table.header == ("Method", "exponential", "gaussian", "multinomial")
+    assert texts(table)[0] == ("nbd", "missing (0.735)", "missing (0.913)", "missing (0.921)")
+
+
+def test_zero_has_no_sign() -> None:
+    rows = [dataclasses.replace(row, scores={"mae": 0.4999}) for row in make_rows(seeds=1)]
+    assert texts(details(compare(SUMS, rows, "paper"), "small"))[0][4] == "0.000"
+
+
+# ---------------------------------------------------------------------- as text
+
+
+class Seen(html.parser.HTMLParser):
+    """Which elements a page has, what it would load, and its text."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.elements: set[str] = set()
+        self.links: list[str] = []
+        self.text = ""
+
+    def handle_starttag(self, tag: str, attributes: list[tuple[str, str | None]]) -> None:
+        self.elements.add(tag)
+        self.links += [value or "" for name, value in attributes if name in {"src", "href", "action", "data", "srcset"}]
+
+    def handle_data(self, data: str) -> None:
+        self.text += data
+
+
+def seen(source: str) -> Seen:
+    parser = Seen()
+    parser.feed(source)
+    return parser
+
+
+def test_html_shows_text_as_it_is() -> None:
+    table = Table(EVIL, (EVIL,), (EVIL, "x"), ((Field(EVIL), Field(EVIL, "better")),))
+    found = seen(to_html(table))
+    assert found.elements == {"div", "table", "caption", "strong", "br", "thead", "tbody", "tr", "th", "td"}
+    assert found.text.count(EVIL) == 5
+
+
+def test_markdown_shows_text_as_it_is() -> None:
+    table = Table(EVIL, (), ("Method", "x"), ((Field(EVIL), Field("1\n2")),))
+    lines = to_markdown(table).splitlines()
+    # Bars that are no borders of fields are escaped.
+    assert [len(re.findall(r"(?<!\\)\|", line)) for line in lines[-3:]] == [3, 3, 3]
+    assert "<" not in "".join(lines)
+    assert lines[-1].endswith("| 1 2 |")
+    markdown = pytest.importorskip("markdown_it").MarkdownIt("commonmark").enable("table")
+    found = seen(markdown.render(to_markdown(table)))
+    assert not found.elements & {"script", "em", "strong", "code", "a"}
+    assert EVIL in found.text
+
+
+def test_underscores_inside_words_stay() -> None:
+    assert markdown_text("learning_rate _a_") == r"learning_rate \_a\_"
+
+
+def test_report_is_whole_and_loads_nothing(results: Path, tmp_path: Path) -> None:
+    files = write_report(results, tmp_path / "a" / "b", [SUMS])
+    assert [file.name for file in files] == ["results.md", "results.html", "results-sums-paper-0.png"]
+    source = files[1].read_text("utf-8")
+    found = seen(source)
+    assert not found.elements & {"script", "link", "iframe", "object", "embed"}
+    assert all(link.startswith(("data:image/png;base64,", "#")) for link in found.links)
+    assert any(link.startswith("data:") for link in found.links)
+    assert not re.search(r"url\(|@import|https?:", source)
+    assert "prefers-color-scheme: dark" in source
+    assert 'name="viewport" content="width=device-width' in source
+    markdown = files[0].read_text("utf-8")
+    for some in (found.text, markdown):
+        for phrase in (
+            "Sums of numbers, paper scale",
+            "Scale: paper. Seeds: 3. Missing: 1 of 5.",
+            "Settings: epochs 200, rate 0.001.",
+            "0.210 ± 0.025 ▲ (0.500)",
+            "missing (0.900)",
+            "Numbers are numbers.",
+            "12 rows, 0.0067 hours together, on 2 cores. Commit: abcdef0123+. Versions: torch 2.",
+            "Within the spread: the difference is no larger than",
+        ):
+            assert phrase in some
+    assert "](results-sums-paper-0.png)" in markdown
+    assert files[2].read_bytes().startswith(b"\x89PNG")
+
+
+def test_same_results_give_the_same_files(results: Path, tmp_path: Path) -> None:
+    first = [file.read_bytes() for file in write_report(results, tmp_path / "a", [SUMS])]
+    assert first == [file.read_bytes() for file in write_report(results, tmp_path / "b", [SUMS])]
+
+
+def test_names_in_results_cannot_break_out_of_the_page() -> None:
+    experiment = dataclasses.replace(
+        SUMS,
+        title=EVIL,
+        makes=(EVIL,),
+        notes=(EVIL,),
+        cells=lambda s, n: grid("sums", s, n, [EVIL], [EVIL], {EVIL: EVIL}),
+    )
+    cell = next(iter(experiment.cells("paper", 1)))
+    row = Row(cell, {"mae": 1.0}, 1.0, STARTED, {EVIL: (1.0, 2.0)}, commit=EVIL, machine={"cores": EVIL})
+    found = sections([row], [experiment])
+    parsed = seen(page(found, [EVIL]))
+    assert "script" not in parsed.elements
+    assert EVIL in parsed.text
+    assert all(link.startswith(("data:image/png", "#")) for link in parsed.links)
+    assert "<" not in text(found, [EVIL])
+
+
+def test_experiment_without_rows_is_shown_as_missing() -> None:
+    [section] = sections([], [SUMS])
+    assert section.scale == "paper"
+    assert "No results yet. Make them with: askew reproduce sums --scale paper" in section.notes
+    assert "missing (0.500)" in text([section])
+
+
+def test_each_scale_with_rows_has_a_section() -> None:
+    found = sections(make_rows("quick") + make_rows("paper"), [SUMS])
+    assert [section.scale for section in found] == ["paper", "quick"]
+    assert found[1].notes[0].startswith("Quick scale: reduced")
+
+
+def test_what_is_left_out_is_said(results: Path, tmp_path: Path) -> None:
+    old = dataclasses.replace(make_rows()[0].cell, options=())
+    RowFile(results / "sums.jsonl").append(Row(old, {"mae": 1.0}, 1.0, STARTED))
+    RowFile(results / "gone.jsonl").append(Row(Cell("gone", "a", "b", 0, "quick"), {"mae": 1.0}, 1.0, STARTED))
+    source = write_report(results, tmp_path / "out", [SUMS])[0].read_text("utf-8")
+    assert "Left out: 1 rows with other settings than the experiment has now." in source
+    assert "Left out: rows of 'gone', as there is no experiment of this name." in source
+
+
+# ---------------------------------------------------------------------- curves
+
+
+def test_curves_are_means_with_intervals() -> None:
+    found = curves(make_rows())
+    assert [(curve.setting, curve.method, curve.seeds) for curve in found][:2] == [
+        ("small", "nbd", 3),
+        ("small", "nbd-paper", 3),
+    ]
+    np.testing.assert_allclose(found[0].mean, [5.0, 2.0, 0.21])
+    assert found[0].half is not None
+    np.testing.assert_allclose(
+        found[0].half, [4.302652729911275 / np.sqrt(3), 0.0, 0.04302652729911275 / np.sqrt(3)], atol=1e-12
+    )
+
+
+def test_curves_of_unequal_length_end_with_the_shortest() -> None:
+    rows = make_rows(seeds=2)[::4]
+    rows[1] = dataclasses.replace(rows[1], curves={"test MAE": (1.0,)})
+    [curve] = curves(rows)
+    np.testing.assert_allclose(curve.mean, [2.5])
+
+
+def test_single_seed_has_no_band() -> None:
+    assert all(curve.half is None for curve in curves(make_rows(seeds=1)))
+    assert draw(curves(make_rows(seeds=1)), "$ a_b").startswith(b"\x89PNG")
+
+
+def test_without_matplotlib_the_tables_are_still_written(
+    results: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(sys.modules, "matplotlib.figure", None)
+    files = write_report(results, tmp_path / "out", [SUMS])
+    assert [file.name for file in files] == ["results.md", "results.html"]
+    assert "was not drawn: Drawing curves needs the package" in files[0].read_text("utf-8")
