@@ -118,8 +118,8 @@ def test_memory_does_not_grow_with_a_block_for_each_query() -> None:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(scan._Best, "look_at", look_at)
         largest_products(torch.randn(2000, 3), [torch.randn(3000, 3)], 5)
-    assert len(sizes) == 8
-    assert len(set(sizes)) == 1
+    assert len(sizes) >= 8
+    assert len(set(sizes)) <= torch.get_num_threads(), "one block for each thread"
 
 
 def test_real_numbers_and_views() -> None:
