@@ -1,0 +1,294 @@
+"""Distributional clustering: k-means of three mixtures with divergences learned from other labelled points."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from askew import pbdl
+from askew.clustering import kmeans, start_centres
+from askew.clustering.frame import as_bregman
+from askew.data import Mixture, Table, make_mixture, mixture_names
+from askew.divergences import Bregman, Divergence, Embedded, Euclidean, Mahalanobis, make, take_apart
+from askew.encoders import Standardize, encode
+from askew.experiments.description import PURITY, RAND, Cell, Experiment, Outcome, Score, Value, grid, register
+from askew.experiments.published import published
+from askew.losses import AllTriplets, Listwise
+from askew.scores import purity, rand
+from askew.training import fit
+
+__all__ = ["CLUSTERING", "cluster", "cluster_means", "descend", "mean_clusters"]
+
+METHODS = ("bayes", "oracle", "euclidean", "mahalanobis", "deep-div", "pbdl", "nbd-paper", "nbd")
+# How k-means starts, how often, and what the scores of that are called.
+PROTOCOLS = {"": ("random-partition", 1), "-seeded": ("k-means++", 10)}
+MAX_ITERATIONS = 500
+# Candidates of k-means++ for each centre, as in askew.clustering.
+CANDIDATES = 3
+
+# Points of each set, epochs with triplets and with lists, rows and folds of PBDL.
+SIZES = {
+    "toy": {"points": 150, "epochs": 2, "own_epochs": 5, "rows": 40, "folds": 2},
+    "quick": {"points": 1000, "epochs": 50, "own_epochs": 63, "rows": 250, "folds": 5},
+    "paper": {"points": 1000, "epochs": 200, "own_epochs": 63, "rows": 500, "folds": 5},
+}
+
+
+def options(scale: str, setting: str, method: str) -> dict[str, Value]:
+    """Return what the result of a method depends on, beside the data."""
+    size = SIZES[scale]
+    common: dict[str, Value] = {"points": size["points"]}
+    if method == "pbdl":
+        return common | {"rows": size["rows"], "folds": size["folds"]}
+    if method == "nbd":
+        # The plan of askew.DivergenceLearner for so many rows; its 500 steps are 63 epochs.
+        plan: dict[str, Value] = {"loss": "listwise", "max_pairs": 3000, "batch": 128, "learning_rate": 0.1}
+        return common | plan | {"epochs": size["own_epochs"]}
+    if method in ("mahalanobis", "deep-div", "nbd-paper"):
+        training: dict[str, Value] = {"loss": "all triplets", "margin": 0.2, "batch": 128, "learning_rate": 1e-3}
+        return common | training | {"epochs": size["epochs"]}
+    return common
+
+
+def cells(scale: str, seeds: int) -> Iterator[Cell]:
+    """Return the cells of all mixtures and methods."""
+    return grid("clustering", scale, seeds, mixture_names(), METHODS, functools.partial(options, scale))
+
+
+def run(cell: Cell) -> Outcome:
+    """Learn from one set of points of a mixture, and cluster another one in both ways."""
+    mixture = make_mixture(cell.setting, cell.seed)
+    known, table = (mixture.sample(cell["points"], seed=2 * cell.seed + i) for i in range(2))
+    k = len(mixture.means)
+    found: dict[str, float] = {}
+    chosen: dict[str, Any] = {}
+    if cell.method != "bayes":
+        divergence, chosen = prepare(cell, mixture, known)
+    for suffix, (start, runs) in PROTOCOLS.items():
+        if cell.method == "bayes":
+            labels: NDArray[Any] = mixture.log_densities(table.points).argmax(1)
+        else:
+            points = torch.from_numpy(table.points)
+            labels = cluster(divergence, points, k, start, runs, cell.seed).numpy()
+        found |= {f"purity{suffix}": purity(table.labels, labels), f"rand{suffix}": rand(table.labels, labels)}
+    return Outcome(found, chosen=chosen)
+
+
+# ---------------------------------------------------------------------- learning
+
+
+def prepare(cell: Cell, mixture: Mixture, known: Table) -> tuple[Divergence, dict[str, Any]]:
+    """Return the divergence of a method between points as they are, and what was chosen on the way to it."""
+    dim = known.points.shape[1]
+    if cell.method == "oracle":
+        return mixture.divergence(), {}
+    if cell.method == "euclidean":
+        return make("euclidean", dim), {}
+    points, labels = torch.from_numpy(known.points), torch.from_numpy(known.labels)
+    scaling = Standardize(dim).fit(points)
+    scaled = scaling(points)
+    if cell.method == "pbdl":
+        found = pbdl.fit_pairs(scaled.double(), labels, max_points=cell["rows"], folds=cell["folds"], seed=cell.seed)
+        return Embedded(scaling, found.divergence.float()), {"penalty": found.penalty}
+    model = make(cell.method, dim)
+    fit(
+        model,
+        (scaled, labels),
+        Listwise(max_pairs=cell["max_pairs"]) if cell.method == "nbd" else AllTriplets(cell["margin"]),
+        epochs=cell["epochs"],
+        batch_size=cell["batch"],
+        learning_rate=cell["learning_rate"],
+        seed=cell.seed,
+        device="cpu",
+        progress=False,
+    )
+    return Embedded(scaling, model.eval()), {}
+
+
+# ---------------------------------------------------------------------- clustering
+
+
+@torch.no_grad()
+def cluster(divergence: Divergence, points: Tensor, k: int, start: str, runs: int, seed: int) -> Tensor:
+    """Return labels of the best of some runs of k-means, by the sum of D(x, centre), ``(n,)``.
+
+    Parameters
+    ----------
+    divergence
+        Between points, also behind an encoder; centres are then means of images.
+    points
+        ``(n, dim)``.
+    k
+        Number of clusters.
+    start
+        ``"random-partition"`` or ``"k-means++"``.
+    runs
+        Number of starts.
+    seed
+        Of the starts; a random partition is the same for all divergences.
+
+    Examples
+    --------
+    >>> points = torch.tensor([[1.0], [2.0], [100.0], [200.0]])
+    >>> labels = cluster(make("itakura-saito", 1), points, 2, "k-means++", runs=3, seed=0)
+    >>> bool(labels[0] == labels[1]), bool(labels[1] == labels[2]), bool(labels[2] == labels[3])
+    (True, False, True)
+    """
+    encoder, inner = take_apart(divergence, points.shape[1], "cluster")
+    images = encode(encoder, points)
+    random = np.random.RandomState(seed)
+    starts = (_start(images, k, inner, start, random) for _ in range(runs))
+    return min((descend(images, centres, inner) for centres in starts), key=lambda found: found[1])[0]
+
+
+@torch.no_grad()
+def descend(points: Tensor, centres: Tensor, divergence: Divergence) -> tuple[Tensor, float]:
+    """Return labels and the sum of D(x, centre) of k-means from first centres, until labels stay as they are.
+
+    Bregman divergences go through :func:`askew.clustering.kmeans`, all others through :func:`mean_clusters`.
+
+    Parameters
+    ----------
+    points
+        ``(n, dim)``.
+    centres
+        First centres, ``(k, dim)``.
+    divergence
+        Any divergence between points.
+
+    Examples
+    --------
+    >>> points = torch.tensor([[1.0], [2.0], [100.0], [200.0]])
+    >>> descend(points, points[:2], make("itakura-saito", 1))[0].tolist()
+    [0, 0, 1, 1]
+    """
+    bregman = _bregman(divergence)
+    if bregman is None:
+        return mean_clusters(points, centres, divergence)
+    found = kmeans(points, centres, bregman, max_iter=MAX_ITERATIONS)
+    return found.labels.long(), found.inertia
+
+
+def _bregman(divergence: Divergence) -> Bregman | None:
+    """Return the Bregman divergence that equals the given one, if there is one."""
+    squared = isinstance(divergence, (Euclidean, Mahalanobis)) and divergence.squared
+    return as_bregman(divergence, "k-means") if squared or isinstance(divergence, Bregman) else None
+
+
+@torch.no_grad()
+def mean_clusters(points: Tensor, centres: Tensor, divergence: Divergence) -> tuple[Tensor, float]:
+    """Return labels and the sum of D(x, centre) of k-means with any divergence, centres being means.
+
+    The mean is the best centre for Bregman divergences only, so that for others the sum may rise and labels may go
+    round: it stops after 500 iterations at the latest. A cluster that no point is nearest to gets the point that is
+    farthest from all centres.
+
+    Parameters
+    ----------
+    points
+        ``(n, dim)``.
+    centres
+        First centres, ``(k, dim)``.
+    divergence
+        Any divergence between points.
+
+    Examples
+    --------
+    >>> points = torch.tensor([[0.0], [1.0], [10.0], [11.0]])
+    >>> labels, total = mean_clusters(points, points[:2], make("euclidean", 1))
+    >>> labels.tolist(), total
+    ([0, 0, 1, 1], 1.0)
+    """
+    labels = torch.full(points.shape[:1], -1)
+    for _ in range(MAX_ITERATIONS):
+        values, found = divergence.pairwise(points, centres).min(1)
+        found = _fill(points, values, found, len(centres), divergence)
+        if torch.equal(found, labels):
+            break
+        labels = found
+        centres = cluster_means(points, labels, len(centres), centres)
+    return labels, float(divergence.pairwise(points, centres).min(1).values.double().sum())
+
+
+def cluster_means(points: Tensor, labels: Tensor, k: int, empty: Tensor | None = None) -> Tensor:
+    """Return the mean of each cluster, ``(k, dim)``; that of one without points is taken from ``empty``."""
+    sums = points.new_zeros(k, points.shape[1]).index_add(0, labels, points)
+    counts = torch.bincount(labels, minlength=k).to(points.dtype)[:, None]
+    means = sums / counts.clamp(min=1)
+    return means if empty is None else torch.where(counts > 0, means, empty)
+
+
+def _fill(points: Tensor, values: Tensor, labels: Tensor, k: int, divergence: Divergence) -> Tensor:
+    """Return labels in which clusters without points have got one that is far from all centres."""
+    labels = labels.clone()
+    for number in (torch.bincount(labels, minlength=k) == 0).nonzero()[:, 0].tolist():
+        far = int(values.argmax())
+        if values[far] <= 0:
+            break
+        labels[far] = number
+        values = torch.minimum(values, divergence.pairwise(points, points[far : far + 1])[:, 0])
+        values[far] = 0
+    return labels
+
+
+def _start(points: Tensor, k: int, divergence: Divergence, start: str, random: np.random.RandomState) -> Tensor:
+    """Return first centres; for other than Bregman divergences what corresponds to those."""
+    n, bregman = len(points), _bregman(divergence)
+    if bregman is not None:
+        return start_centres(points, k, bregman, start, random)
+    if start == "random-partition":
+        labels = torch.from_numpy(random.randint(k, size=n))
+        return cluster_means(points, labels, k, points[torch.from_numpy(random.choice(n, k, replace=False))])
+    chosen = [int(random.randint(n))]
+    closest = divergence.pairwise(points, points[chosen])[:, 0].double()
+    while len(chosen) < k:
+        total = float(closest.sum())
+        weights = (closest / total).numpy() if total > 0 else None  # fewer different points than centres
+        candidates = torch.from_numpy(random.choice(n, CANDIDATES, p=weights))
+        after = torch.minimum(closest[:, None], divergence.pairwise(points, points[candidates]).double())
+        best = int(after.sum(0).argmin())
+        chosen.append(int(candidates[best]))
+        closest = after[:, best]
+    return points[chosen]
+
+
+CLUSTERING = register(
+    Experiment(
+        name="clustering",
+        title="Distributional clustering: k-means of three mixtures with learned divergences",
+        makes=("table tab:distr",),
+        scores=(
+            PURITY,
+            RAND,
+            Score("purity-seeded", "Purity, seeded", lower_is_better=False),
+            Score("rand-seeded", "Rand index, seeded", lower_is_better=False),
+        ),
+        seeds={"toy": 1, "quick": 3, "paper": 10},
+        minutes={"toy": 0.5, "quick": 2.5, "paper": 15.0},
+        cells=cells,
+        run=run,
+        published=published("clustering"),
+        against={"nbd-paper": "nbd"},
+        notes=(
+            "1000 points in 5 clusters; divergences are learned from 1000 other labelled points of the same clusters, "
+            "scaled by their means and deviations.",
+            "Purity and Rand index are of the paper's protocol: k-means from one random partition. Those marked "
+            "seeded are of the best of 10 runs from k-means++; the paper has nothing like it.",
+            "bayes assigns each point to the cluster where its density is highest, all distributions known: nobody "
+            "can do better on average. oracle is k-means with the true divergence: Itakura-Saito, "
+            "Kullback-Leibler, and for Gaussians the Mahalanobis distance of the mean covariance.",
+            "nbd learns from lists with the settings that askew.DivergenceLearner has for so many rows, the same for "
+            "all three mixtures; they were looked at on mixtures of other seeds only. All others learn from triplets "
+            "as in the paper; PBDL by its own convex program from pairs.",
+            "Over 100 draws of clusters, bayes has a mean purity of .823, .915 and .903 and a mean Rand index of .880, "
+            ".937 and .930. So the paper's NBD on the multinomial mixture (.921, .939) is above what its description, "
+            "as it is read here, allows on average.",
+        ),
+    )
+)
