@@ -82,8 +82,11 @@ def test_errors_pass_through(show: bool, error: type[BaseException], monkeypatch
 
 
 def test_two_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(sys, "stderr", io.StringIO())
+    stream = io.StringIO()
+    monkeypatch.setattr(sys, "stderr", stream)
     with progress_bar(True, 3, "outer") as outer:
         with progress_bar(True, 3, "inner") as inner:
             inner(3)
         outer(3)
+    assert "inner" in stream.getvalue()
+    assert "outer" in stream.getvalue()
