@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -51,23 +52,24 @@ SETTINGS = tuple(f"{target}/{correlation}" for target in TARGETS for correlation
 # Two ways to train: as the paper does, and as our network is trained.
 AS_PAPER = {"learning_rate": 1e-3, "schedule": "constant"}
 AS_OURS = {"learning_rate": 3e-2, "schedule": "linear"}
-# The lines of the table.
+# The lines of the table. IQE and MRN are left out: they obey the triangle inequality, which no target here does.
 LINES: tuple[tuple[str, dict[str, Any]], ...] = (
     ("constant", {}),
     ("mahalanobis", AS_PAPER),
     ("mahalanobis", AS_OURS),
     ("deep-div", AS_PAPER),
-    ("deep-div", AS_OURS),
     ("pbdl", {}),
     ("deepnorm", AS_PAPER),
-    ("deepnorm", AS_OURS),
     ("widenorm", AS_PAPER),
-    ("widenorm", AS_OURS),
-    ("iqe", AS_OURS),
-    ("mrn", AS_OURS),
     ("nbd-paper", AS_PAPER),
     ("nbd-plain", AS_OURS),
     ("nbd", AS_OURS),
+)
+# The paper's methods once more, trained like our network; last, so that a run cut short has the paper's table whole.
+MORE_LINES: tuple[tuple[str, dict[str, Any]], ...] = (
+    ("deep-div", AS_OURS),
+    ("deepnorm", AS_OURS),
+    ("widenorm", AS_OURS),
 )
 
 
@@ -253,15 +255,15 @@ def plain(dim: int) -> NeuralBregman:
 def cells(scale: str, seeds: int) -> Iterator[Cell]:
     """Yield a cell for every seed, target, correlation, method and way to train it."""
     size = SIZES[scale]
-    for seed in range(seeds):
-        for setting in SETTINGS if scale != "toy" else ("euclidean/none", "kl/high"):
-            for method, own in LINES:
-                options: dict[str, Any] = {"train": size.train, "test": size.test, **own}
-                if "schedule" in own:
-                    options |= {"epochs": size.epochs, "batch": size.batch}
-                if method == "pbdl":
-                    options |= {"pairs": size.pairs, "pieces": size.pieces}
-                yield Cell("regression", setting, method, seed, scale, tuple(sorted(options.items())))
+    settings = SETTINGS if scale != "toy" else ("euclidean/none", "kl/high")
+    for lines, seed, setting in itertools.product((LINES, MORE_LINES), range(seeds), settings):
+        for method, own in lines:
+            options: dict[str, Any] = {"train": size.train, "test": size.test, **own}
+            if "schedule" in own:
+                options |= {"epochs": size.epochs, "batch": size.batch}
+            if method == "pbdl":
+                options |= {"pairs": size.pairs, "pieces": size.pieces}
+            yield Cell("regression", setting, method, seed, scale, tuple(sorted(options.items())))
 
 
 def run(cell: Cell) -> Outcome:
