@@ -370,9 +370,9 @@ def test_parts_of_other_indexes(tmp_path: Path) -> None:
         with pytest.raises(ValueError, match=match):
             FaissIndex.load(folder)
 
-    other_dim = FaissIndex(make("nbd", DIM + 1), kind="ivf")
-    other_dim.add(np.ones((400, DIM + 1)))
-    check(other_dim, "items", r"items of .* must be of dim 5, as the divergence. Got of dim 6")
+    other_dim = FaissIndex(make("nbd", DIM + 8), kind="ivf")
+    other_dim.add(np.ones((400, DIM + 8)))
+    check(other_dim, "items", r"items of .* must be of dim 5, as the divergence. Got of dim 13")
     check(other_dim, "engine", "number of features of the FAISS index")
     check(other_dim, "model", "its model belongs to another index")
     check(filled("ivf", count=399), "items", "number of vectors of the FAISS index")

@@ -13,8 +13,10 @@ from askew.potentials.terms import Atoms, Network, Quadratic, Term
 
 __all__ = ["ICNN"]
 
-# Rows that are evaluated at a time where nothing has to be kept for a gradient.
-BLOCK_ROWS = 2048
+# Numbers in the widest layer of the rows that are evaluated at a time where nothing has to be kept for a gradient, and
+# the bounds of these rows: fewer make slow products, and more are not faster.
+BLOCK_ENTRIES = 1 << 18
+FEWEST_ROWS, MOST_ROWS = 256, 2048
 
 
 class ICNN(Potential):
@@ -89,6 +91,8 @@ class ICNN(Potential):
         if separable != 0:
             terms.append(Atoms(dim, checks.check_size(separable, "separable of ICNN")))
         self.terms = nn.ModuleList(terms)
+        # What need not be kept stays in the cache if it is made for some rows at a time.
+        self._block_rows = min(MOST_ROWS, max(FEWEST_ROWS, BLOCK_ENTRIES // max(*widths, rank, dim * separable)))
         self.calibrated = calibrated
         if calibrated:
             self.register_buffer("shift", torch.zeros(dim))
@@ -161,10 +165,10 @@ class ICNN(Potential):
     def _sum(self, method: str, *points: Tensor) -> Tensor:
         """Return the sum of one method over all terms."""
         n = points[-1].shape[0]
-        if not (torch.is_grad_enabled() or checks.transformed()) and n > BLOCK_ROWS:
-            # Hidden layers that need not be kept stay in the cache if they are made for some rows at a time.
-            starts = range(0, n, BLOCK_ROWS)
-            blocks = ([p if p.shape[0] == 1 else p[i : i + BLOCK_ROWS] for p in points] for i in starts)
+        rows = self._block_rows
+        if not (torch.is_grad_enabled() or checks.transformed()) and n > rows:
+            starts = range(0, n, rows)
+            blocks = ([p if p.shape[0] == 1 else p[i : i + rows] for p in points] for i in starts)
             return torch.cat([self._sum(method, *block) for block in blocks])
         parts: list[Tensor] = [getattr(term, method)(*points) for term in self._terms()]
         total = parts[0]
@@ -196,7 +200,7 @@ class ICNN(Potential):
         base, steps = self._rows(centre), self._steps(points - centre)
         if torch.is_grad_enabled() or checks.transformed():
             return self._change(base, steps)
-        values, gradients = zip(*(self._change(base, block) for block in steps.split(BLOCK_ROWS)), strict=True)
+        values, gradients = zip(*(self._change(base, block) for block in steps.split(self._block_rows)), strict=True)
         return torch.cat(values), torch.cat(gradients)
 
     def _centred_value(self, points: Tensor, centre: Tensor) -> Tensor:

@@ -12,7 +12,18 @@ from numpy.typing import NDArray
 
 from askew import checks
 
-__all__ = ["KINDS", "Kind", "candidates", "check_engine", "kind_for", "make_engine", "most_effort", "search_engine"]
+__all__ = [
+    "KINDS",
+    "Kind",
+    "candidates",
+    "check_engine",
+    "features",
+    "kind_for",
+    "make_engine",
+    "most_effort",
+    "padded",
+    "search_engine",
+]
 
 # From this many items on an inverted file is faster than looking at all; and from this many on, memory decides.
 IVF_FROM = 50_000
@@ -41,22 +52,26 @@ class Kind:
         Candidates that are re-ranked for each of the k wanted.
     codes : tuple of str
         How it may hold a key, the shortest first; the next one is taken where that one loses neighbours.
+    multiple : int
+        What the number of features has to be a multiple of; zeros are added, which change no distance.
     """
 
     form: str
     engines: tuple[str, ...]
     factor: int
     codes: tuple[str, ...]
+    multiple: int
 
 
 # Lists and graphs hold keys of a lower precision than the items: they only choose candidates, and items in full
 # precision are there to rank these. So the index takes little more memory than one on plain vectors. Few features, or
-# some items far longer than the others, need more digits.
+# some items far longer than the others, need more digits. FAISS decodes eight features at a time where their number
+# allows, else one, which is three times slower; short codes are of two features each.
 KINDS: dict[str, Kind] = {
-    "flat": Kind("inner-product", ("IndexFlatIP",), 1, ("float",)),
-    "ivf": Kind("euclidean", ("IndexIVFScalarQuantizer",), 2, ("QT_8bit", "QT_fp16")),
-    "hnsw": Kind("euclidean", ("IndexHNSWSQ", "IndexHNSWFlat"), 2, ("QT_fp16", "float")),
-    "ivf-pq": Kind("euclidean", ("IndexIVFPQ",), 10, ("pairs", "features")),
+    "flat": Kind("inner-product", ("IndexFlatIP",), 1, ("float",), 1),
+    "ivf": Kind("euclidean", ("IndexIVFScalarQuantizer",), 2, ("QT_8bit", "QT_fp16"), 8),
+    "hnsw": Kind("euclidean", ("IndexHNSWSQ", "IndexHNSWFlat"), 2, ("QT_fp16", "float"), 8),
+    "ivf-pq": Kind("euclidean", ("IndexIVFPQ",), 10, ("pairs", "features"), 2),
 }
 
 
@@ -76,13 +91,31 @@ def candidates(kind: str, k: int) -> int:
     return KINDS[kind].factor * k + 8
 
 
+def features(kind: str, size: int) -> int:
+    """Return the number of features of an index for vectors of a size, with the zeros behind them.
+
+    Examples
+    --------
+    >>> features("ivf", 34), features("ivf-pq", 33), features("flat", 33)
+    (40, 34, 33)
+    """
+    multiple = KINDS[kind].multiple
+    return -(-size // multiple) * multiple
+
+
+def padded(kind: str, vectors: NDArray[np.float32]) -> NDArray[np.float32]:
+    """Return vectors with zeros behind them, as many features as an index of a kind has."""
+    missing = features(kind, vectors.shape[1]) - vectors.shape[1]
+    return np.pad(vectors, ((0, 0), (0, missing))) if missing else vectors
+
+
 def lists_for(count: int) -> int:
     """Return the number of lists of an inverted file: four times the root of the number of items."""
     return max(1, min(int(4 * math.sqrt(count)), count // 8))
 
 
 def make_engine(faiss: ModuleType, kind: str, codes: str, keys: NDArray[np.float32]) -> Any:
-    """Return an index of a kind, trained on keys and holding them in their order, as codes of some sort."""
+    """Return an index of a kind, trained on padded keys and holding them in their order, as codes of some sort."""
     count, size = keys.shape
     if kind == "flat":
         engine = faiss.IndexFlatIP(size)
@@ -99,7 +132,7 @@ def make_engine(faiss: ModuleType, kind: str, codes: str, keys: NDArray[np.float
             bits = getattr(faiss.ScalarQuantizer, codes)
             engine = faiss.IndexIVFScalarQuantizer(coarse, size, lists, bits, faiss.METRIC_L2, True)
         else:
-            # A byte for two features or for one; keys get zeros behind them, which change no distance, for whole pairs.
+            # A byte for two features or for one.
             engine = faiss.IndexIVFPQ(coarse, size, lists, size // 2 if codes == "pairs" else size, 8)
             engine.pq.cp.niter = ROUNDS
             engine.pq.cp.max_points_per_centroid = POINTS_PER_LIST

@@ -19,9 +19,11 @@ from askew.search.engines import (
     KINDS,
     candidates,
     check_engine,
+    features,
     kind_for,
     make_engine,
     most_effort,
+    padded,
     search_engine,
 )
 from askew.search.folder import PART, part_name
@@ -136,7 +138,7 @@ class FaissIndex(LocalIndex):
             return
         if not flat:
             keys = _euclidean(keys, self._reduction.radius)
-        self._engine.add(_padded(keys) if self.kind == "ivf-pq" else keys)
+        self._engine.add(padded(self.kind, keys))
         self._sizes = self._sizes.joined(sizes)
 
     def _is_cut_short(self) -> bool:
@@ -171,14 +173,14 @@ class FaissIndex(LocalIndex):
         size = reduction.size
         if not flat:
             reduction = balanced(reduction, sample)
-        keys = np.empty((count, reduction.size), np.float32)
+        keys = np.zeros((count, features(kind, reduction.size)), np.float32)
         fill_keys(keys[:, :size], reduction, parts)
         sizes = sizes_of(keys[:, :size], owner)
         if not flat:
             reduction = replace(reduction, radius=HEADROOM * max(sizes.whole, 1e-30))
-            _fill_euclidean(keys, reduction.radius)
+            _fill_euclidean(keys[:, : reduction.size], reduction.radius)
         for codes in KINDS[kind].codes:
-            engine = make_engine(self._faiss, kind, codes, _padded(keys) if kind == "ivf-pq" else keys)
+            engine = make_engine(self._faiss, kind, codes, keys)
             effort, recall = (1, 1.0) if flat else self._first_effort(kind, engine, reduction, parts, keys)
             if recall >= _goal(self.recall_target):
                 break
@@ -222,7 +224,7 @@ class FaissIndex(LocalIndex):
     ) -> tuple[int, float]:
         """Return the least of some efforts whose candidates hold the true neighbours, and what share of them."""
         width = min(candidates(kind, truth.shape[1]), engine.ntotal)
-        vectors = _padded(vectors) if kind == "ivf-pq" else vectors
+        vectors = padded(kind, vectors)
         most = most_effort(kind, engine)
         effort = 1 if kind.startswith("ivf") else 16
         while True:
@@ -248,8 +250,7 @@ class FaissIndex(LocalIndex):
             if self._engine.d >= WIDE:
                 keys = WideKeys(keys.keys, self._sizes, self._engine)
             return self._by_keys(queries, k, reduction, keys)
-        vectors = reduction.queries(queries).float().numpy()
-        vectors = _padded(vectors) if self.kind == "ivf-pq" else vectors
+        vectors = padded(self.kind, reduction.queries(queries).float().numpy())
         width = min(candidates(self.kind, k), len(store))
         rows = search_engine(self._faiss, self.kind, self._engine, vectors, width, self.effort, store.live)
         if rows.size and (rows.max() >= store.rows or rows.min() < -1):
@@ -360,7 +361,7 @@ class FaissIndex(LocalIndex):
             engine = self._faiss.read_index(str(path))
         except RuntimeError as error:
             raise ValueError(storage.damaged(repr(str(path)), str(error).splitlines()[0])) from None
-        size = self._reduction.size + (self._reduction.size % 2 if self.kind == "ivf-pq" else 0)
+        size = features(self.kind, self._reduction.size)
         self._engine = check_engine(self._faiss, self.kind, engine, size, self._store.rows, repr(str(path)))
 
 
@@ -413,11 +414,6 @@ def _fill_euclidean(keys: NDArray[np.float32], radius: float) -> None:
     plain = keys[:, :-1]
     squares = np.einsum("ij,ij->i", plain, plain)
     keys[:, -1] = np.sqrt(np.maximum(radius**2 - squares, 0))
-
-
-def _padded(vectors: NDArray[np.float32]) -> NDArray[np.float32]:
-    """Return vectors with an even number of features, for codes of two features each."""
-    return np.pad(vectors, ((0, 0), (0, vectors.shape[1] % 2)))
 
 
 def _digest(path: Path) -> str:

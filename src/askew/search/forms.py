@@ -35,7 +35,7 @@ FORMS = ("inner-product", "euclidean")
 # Rows that go through the potential at a time.
 BLOCK_ROWS = 8192
 # Rows of these that a thread has at a time.
-THREAD_ROWS = 2048
+THREAD_ROWS = 4096
 # How much longer keys may get before the Euclidean form has to be made anew.
 HEADROOM = 1.1
 # How much longer than keys queries of the Euclidean form are.
@@ -167,13 +167,20 @@ class Reduction:
 
     def plain_keys(self, items: ArrayLike | Tensor) -> Tensor:
         """Return keys for inner products with :meth:`plain_queries` in any form: ``(n, dim) -> (n, dim + 1)``."""
-        keys = self._blockwise(items, self._keys)
-        keys[:, -1] /= self.offset
+        keys = torch.empty(len(points := as_points(items)), self.centre.shape[1] + 1, dtype=self.centre.dtype)
+        self.fill_plain_keys(points, keys)
         return keys
+
+    def fill_plain_keys(self, items: ArrayLike | Tensor, out: Tensor) -> None:
+        """Write :meth:`plain_keys` of some items to a matrix that is there, of any floating dtype."""
+        self._blockwise(items, self._keys, out)
+        out[:, -1] /= self.offset
 
     def plain_queries(self, queries: ArrayLike | Tensor) -> Tensor:
         """Return queries for inner products with :meth:`plain_keys` in any form: ``(n, dim) -> (n, dim + 1)``."""
-        return self._blockwise(queries, self._queries)
+        vectors = torch.empty(len(points := as_points(queries)), self.centre.shape[1] + 1, dtype=self.centre.dtype)
+        self._blockwise(points, self._queries, vectors)
+        return vectors
 
     def longest(self, items: ArrayLike | Tensor) -> float:
         """Return the length of the longest plain key of some items."""
@@ -207,17 +214,15 @@ class Reduction:
         value = self.ranked.bregman.potential._centred_value(x, self.centre)
         return torch.cat([x - self.centre, -value[:, None]], 1)
 
-    def _blockwise(self, points: ArrayLike | Tensor, function: Callable[[Tensor], Tensor]) -> Tensor:
+    def _blockwise(self, points: ArrayLike | Tensor, function: Callable[[Tensor], Tensor], out: Tensor) -> None:
         points, dim = as_points(points), self.centre.shape[1]
         if points.ndim != 2 or points.shape[1] != dim:
             raise ValueError(checks.problem("points of a Reduction", f"of shape (n, {dim})", tuple(points.shape)))
-        result = torch.empty(len(points), dim + 1, dtype=self.centre.dtype)
 
         def work(part: slice) -> None:
-            result[part] = function(self.ranked.views(points[part].to(self.centre)))
+            out[part] = function(self.ranked.views(points[part].to(self.centre)))
 
         over_blocks(len(points), THREAD_ROWS, work)
-        return result
 
 
 def reduce(

@@ -16,6 +16,7 @@ from torch import Tensor, nn
 
 from askew import checks, models, storage
 from askew.divergences import Divergence, Embedded
+from askew.parallel import release_memory
 from askew.search.base import Index, fingerprint
 from askew.search.folder import DESCRIPTION, old_parts, read_description, remove_part, restored_store
 from askew.search.forms import BLOCK_ROWS, Reduction, ranking, reduce
@@ -33,6 +34,8 @@ ERROR_UNITS = 8.0
 # made for: those may lie elsewhere, and far from the centre of the keys products lose digits.
 EMPTY_SHARE = 0.25
 OUTGROWN = 4
+# Numbers in items from which on memory is given back after they were added.
+LARGE = 1 << 20
 # Entries of the largest block of divergences, where there are no inner products.
 BLOCK_ENTRIES = 1 << 22
 
@@ -75,6 +78,8 @@ class LocalIndex(Index):
         self._take_in(images, store)
         store.append(images.numpy(), new)
         self._store = store
+        if images.numel() > LARGE:
+            release_memory()
 
     def remove(self, ids: ArrayLike) -> None:
         """Remove items by their ids; see :meth:`Index.remove`."""
@@ -384,12 +389,9 @@ def sample_of(parts: Sequence[Tensor]) -> Tensor:
 
 
 def fill_keys(keys: NDArray[Any], reduction: Reduction, parts: Sequence[Tensor]) -> None:
-    """Write the plain keys of several sets of items one below the other, block by block."""
-    place = 0
-    for part in parts:
-        for block in part.split(BLOCK_ROWS):
-            keys[place : place + len(block)] = reduction.plain_keys(block).to(torch.from_numpy(keys[:0]).dtype).numpy()
-            place += len(block)
+    """Write the plain keys of several sets of items one below the other."""
+    for part, place in zip(parts, torch.from_numpy(keys).split([len(part) for part in parts]), strict=True):
+        reduction.fill_plain_keys(part, place)
 
 
 def sizes_of(keys: NDArray[Any], owner: str) -> Sizes:
