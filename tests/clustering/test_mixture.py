@@ -373,7 +373,7 @@ def test_bar_moves(capfd: pytest.CaptureFixture[str]) -> None:
         ({"max_iter": 0}, ValueError, "max_iter of BregmanMixture must be a positive integer"),
         ({"temperature": 0}, ValueError, "temperature of BregmanMixture must be a finite number above zero"),
         ({"temperature": "hot"}, ValueError, "temperature of BregmanMixture must be a finite number above zero"),
-        ({"tol": -1}, ValueError, "tol of BregmanMixture must be a number of at least zero"),
+        ({"tol": -1}, ValueError, "tol of BregmanMixture must be a finite number of at least 0"),
         ({"init": "k-mean++"}, ValueError, r"init of BregmanMixture must be one of .* Did you mean 'k-means\+\+'"),
         ({"init": BLOBS[:2]}, ValueError, "init of BregmanMixture must be 3 centres, as n_components. Got 2"),
         ({"init": BLOBS[:3, :1]}, ValueError, r"init of BregmanMixture must be of shape \(n, 2\)"),

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Callable
-from numbers import Real
 from typing import Any, ClassVar
 
 import numpy as np
@@ -13,11 +12,12 @@ from numpy.typing import ArrayLike, NDArray
 from sklearn.base import BaseEstimator, ClassNamePrefixFeaturesOutMixin, ClusterMixin, TransformerMixin
 from sklearn.exceptions import ConvergenceWarning
 from sklearn.utils import check_array, check_random_state
-from sklearn.utils.validation import _check_sample_weight, check_is_fitted, validate_data
+from sklearn.utils.validation import check_is_fitted, validate_data
 from torch import Tensor, nn
 
 from askew import checks
 from askew.clustering.frame import Frame, as_bregman, check_inside, mean_row
+from askew.clustering.inputs import as_images, as_table, check_tolerance, checked_weights, has_encoder, positive_only
 from askew.clustering.lloyd import Clustering, lloyd, nearest, total
 from askew.clustering.minibatch import absorb, minibatch, reseed
 from askew.clustering.starts import STARTS, choose_start
@@ -165,7 +165,7 @@ class BregmanKMeans(ClassNamePrefixFeaturesOutMixin, TransformerMixin, ClusterMi
         """
         self._check_parameters()
         array, encoder, divergence, points = self._take(X)
-        weights = self._weights(sample_weight, array)
+        weights = checked_weights(sample_weight, array, type(self).__name__)
         self._check_count(points)
         random = check_random_state(self.random_state)
         frame = Frame(points, divergence, weights, self.dual)
@@ -220,7 +220,7 @@ class BregmanKMeans(ClassNamePrefixFeaturesOutMixin, TransformerMixin, ClusterMi
         else:
             array, points = self._again(X)
             encoder, divergence = self.encoder_, self.divergence_
-        weights = self._weights(sample_weight, array)
+        weights = checked_weights(sample_weight, array, type(self).__name__)
         random: np.random.RandomState = getattr(self, "_random", None) or check_random_state(self.random_state)
         if first:
             self._check_count(points)
@@ -275,7 +275,7 @@ class BregmanKMeans(ClassNamePrefixFeaturesOutMixin, TransformerMixin, ClusterMi
     def score(self, X: ArrayLike, y: object = None, sample_weight: ArrayLike | None = None) -> float:
         """Return minus the objective of points: the larger, the nearer they are to their centres."""
         array, points = self._again(X)
-        weights = self._weights(sample_weight, array)
+        weights = checked_weights(sample_weight, array, type(self).__name__)
         frame, centres = self._frame(points), self._centres(points)
         return -total(frame.to_centres(centres, nearest(frame, centres)), weights)
 
@@ -287,8 +287,7 @@ class BregmanKMeans(ClassNamePrefixFeaturesOutMixin, TransformerMixin, ClusterMi
         checks.check_size(self.max_iter, f"max_iter of {owner}")
         if self.batch_size is not None:
             checks.check_size(self.batch_size, f"batch_size of {owner}")
-        if isinstance(self.tol, bool) or not isinstance(self.tol, Real) or not 0 <= self.tol < np.inf:
-            raise ValueError(checks.problem(f"tol of {owner}", "a finite number of at least 0", repr(self.tol)))
+        check_tolerance(self.tol, owner)
         if isinstance(self.n_init, str):
             checks.check_name(self.n_init, ["auto"], f"n_init of {owner}, if not a number,")
         else:
@@ -312,12 +311,13 @@ class BregmanKMeans(ClassNamePrefixFeaturesOutMixin, TransformerMixin, ClusterMi
     def _take(self, X: ArrayLike) -> tuple[NDArray[Any], nn.Module | None, Bregman, Tensor]:
         """Return what is fitted to: the table, the encoder, the divergence, the images."""
         owner = type(self).__name__
-        named = isinstance(self.divergence, str)
-        encoded = not named and take_apart(self.divergence, 1, owner).encoder is not None
-        array = _table(self, X, encoded)
+        array = as_table(self, X, has_encoder(self.divergence, owner))
         encoder, divergence = take_apart(self.divergence, array.shape[1], owner)
         bregman = as_bregman(divergence, owner)
         return array, encoder, bregman, self._images(array, encoder, bregman)
+
+    def _images(self, array: NDArray[Any], encoder: nn.Module | None, divergence: Bregman) -> Tensor:
+        return as_images(array, encoder, divergence, type(self).__name__, dual=self.dual, progress=self.progress)
 
     def _again(self, X: ArrayLike) -> tuple[NDArray[Any], Tensor]:
         """Return a table after fit, and its images."""
@@ -326,28 +326,6 @@ class BregmanKMeans(ClassNamePrefixFeaturesOutMixin, TransformerMixin, ClusterMi
             self, X, reset=False, dtype=[np.float64, np.float32], order="C", allow_nd=self.encoder_ is not None
         )
         return array, self._images(array, self.encoder_, self.divergence_)
-
-    def _images(self, array: NDArray[Any], encoder: nn.Module | None, divergence: Bregman) -> Tensor:
-        """Return what the divergence compares, after a look at its values."""
-        owner = type(self).__name__
-        points = encode(encoder, as_points(array), self.progress)
-        if points.dtype not in (torch.float32, torch.float64):
-            points = points.float()
-        name = "X" if encoder is None else "the images of X"
-        if points.ndim != 2 or points.shape[1] != divergence.dim:
-            must = f"of shape (n, {divergence.dim}), as the divergence takes them"
-            raise ValueError(checks.problem(f"{name} of {owner}", must, tuple(points.shape)))
-        check_inside(points, divergence, self.dual, name, owner)
-        return points
-
-    def _weights(self, sample_weight: ArrayLike | None, array: NDArray[Any]) -> Weights | None:
-        if sample_weight is None:
-            return None
-        weights: Weights = _check_sample_weight(sample_weight, array, dtype=np.float64)
-        if (weights < 0).any() or not weights.any():
-            must = "not negative, and not all 0"
-            raise ValueError(checks.problem(f"sample_weight of {type(self).__name__}", must, weights.min()))
-        return weights
 
     def _check_count(self, points: Tensor) -> None:
         if len(points) < self.n_clusters:
@@ -419,21 +397,8 @@ class BregmanKMeans(ClassNamePrefixFeaturesOutMixin, TransformerMixin, ClusterMi
     def __sklearn_tags__(self) -> Any:
         tags = super().__sklearn_tags__()
         tags.transformer_tags.preserves_dtype = ["float64", "float32"]
-        if isinstance(self.divergence, str):
-            try:
-                divergence = take_apart(self.divergence, 1, type(self).__name__).divergence
-            except ValueError:  # fit says it
-                return tags
-            tags.input_tags.positive_only = divergence.domain.lower >= 0
+        tags.input_tags.positive_only = positive_only(self.divergence)
         return tags
-
-
-def _table(estimator: BregmanKMeans, X: ArrayLike, encoded: bool) -> NDArray[Any]:
-    """Return X as a table of floats; behind an encoder it may have any number of dimensions."""
-    array: NDArray[Any] = check_array(
-        X, dtype=[np.float64, np.float32], order="C", allow_nd=encoded, estimator=estimator, input_name="X"
-    )
-    return array
 
 
 def _mean_variance(points: Tensor, weights: Weights | None) -> float:

@@ -12,7 +12,7 @@ from numpy.typing import ArrayLike, NDArray
 from sklearn.base import BaseEstimator, ClusterMixin
 from sklearn.exceptions import ConvergenceWarning
 from sklearn.utils import check_random_state
-from sklearn.utils.validation import _check_sample_weight, check_array, check_is_fitted, validate_data
+from sklearn.utils.validation import check_is_fitted, validate_data
 from torch import Tensor, nn
 
 from askew import checks
@@ -24,12 +24,13 @@ from askew.clustering.expectation import (
     responsibilities,
     soft_clusters,
 )
-from askew.clustering.frame import Frame, as_bregman, check_inside
+from askew.clustering.frame import Frame, as_bregman
+from askew.clustering.inputs import as_images, as_table, check_tolerance, checked_weights, has_encoder, positive_only
 from askew.clustering.lloyd import lloyd
 from askew.clustering.starts import STARTS, choose_start
 from askew.clustering.volume import curved_directions, log_volumes
-from askew.divergences import CATALOGUE, Bregman, Divergence, make, take_apart
-from askew.encoders import as_points, encode
+from askew.divergences import Bregman, take_apart
+from askew.encoders import as_points
 from askew.models import savable
 from askew.progress import progress_bar
 
@@ -186,12 +187,13 @@ class BregmanMixture(ClusterMixin, BaseEstimator):  # type: ignore[misc]
         """
         owner = type(self).__name__
         self._check_parameters()
-        points = self._points(X, self._has_encoder())
-        encoder, given = take_apart(self.divergence, points.shape[1], owner)
+        array = as_table(self, X, has_encoder(self.divergence, owner))
+        encoder, given = take_apart(self.divergence, array.shape[1], owner)
         bregman = as_bregman(given, owner)
-        images = self._images(points, encoder, bregman)
+        images = as_images(array, encoder, bregman, owner, progress=self.progress)
         divergence = in_dtype(bregman, images.dtype)
-        weights = self._sample_weights(sample_weight, points)
+        counts = checked_weights(sample_weight, array, owner)
+        weights = None if counts is None else as_points(counts)
         counted = images.shape[0] if weights is None else int((weights > 0).sum())
         if self.n_components > counted:
             unit = "sample" if counted == 1 else "samples"
@@ -262,8 +264,8 @@ class BregmanMixture(ClusterMixin, BaseEstimator):  # type: ignore[misc]
                 shares = (counts / counts.sum()).clamp_min(LEAST_SHARE / self.n_components)
                 centres, shares = hard.centres, shares / shares.sum()
         else:
-            given = self._points(self.init, encoder is not None, "init")
-            centres = self._images(given, encoder, frame.divergence, "init").to(frame.dtype)
+            given = as_table(self, self.init, encoder is not None, "init")
+            centres = as_images(given, encoder, frame.divergence, type(self).__name__, "init").to(frame.dtype)
             if centres.shape[0] != self.n_components:
                 must = f"{self.n_components} centres, as n_components"
                 raise ValueError(checks.problem(f"init of {type(self).__name__}", must, centres.shape[0]))
@@ -340,9 +342,10 @@ class BregmanMixture(ClusterMixin, BaseEstimator):  # type: ignore[misc]
         """Return the images of points, and the mixture."""
         check_is_fitted(self, "cluster_centers_")
         centres, shares = as_points(self.cluster_centers_), as_points(self.weights_)
-        points = self._points(X, self.encoder_ is not None)
+        array = as_table(self, X, self.encoder_ is not None)
         validate_data(self, X, reset=False, skip_check_array=True)
-        images = self._images(points, self.encoder_, self.divergence_).to(centres.dtype)
+        owner = type(self).__name__
+        images = as_images(array, self.encoder_, self.divergence_, owner, progress=self.progress).to(centres.dtype)
         return images, centres, self.divergence_, shares, self.temperature_
 
     # ------------------------------------------------------------------ what comes in
@@ -350,46 +353,8 @@ class BregmanMixture(ClusterMixin, BaseEstimator):  # type: ignore[misc]
     def __sklearn_tags__(self) -> Any:
         """Tell scikit-learn whether points must be positive."""
         tags = super().__sklearn_tags__()
-        divergence = self.divergence
-        # A learned one is not made: its weights would take random numbers from the user's generator.
-        if isinstance(divergence, str) and divergence in CATALOGUE and not CATALOGUE[divergence].learned:
-            divergence = make(divergence, 1)
-        tags.input_tags.positive_only = isinstance(divergence, Divergence) and divergence.domain.lower == 0
+        tags.input_tags.positive_only = positive_only(self.divergence)
         return tags
-
-    def _has_encoder(self) -> bool:
-        # The number of features matters for a name only.
-        return not isinstance(self.divergence, str) and (
-            take_apart(self.divergence, 1, type(self).__name__).encoder is not None
-        )
-
-    def _points(self, X: ArrayLike, encoded: bool, name: str = "X") -> Tensor:
-        """Return a table after scikit-learn's checks; an encoder may take batches of anything."""
-        kinds = [np.float64, np.float32]
-        return as_points(check_array(X, dtype=kinds, order="C", allow_nd=encoded, estimator=self, input_name=name))
-
-    def _images(self, points: Tensor, encoder: nn.Module | None, divergence: Bregman, name: str = "X") -> Tensor:
-        """Return what the divergence compares, inside of its domain."""
-        owner = type(self).__name__
-        images = encode(encoder, points, self.progress)
-        if images.dtype not in (torch.float32, torch.float64):
-            images = images.float()
-        name = name if encoder is None else f"the images of {name}"
-        if images.ndim != 2 or images.shape[1] != divergence.dim:
-            must = f"of shape (n, {divergence.dim}), as the divergence takes them"
-            raise ValueError(checks.problem(f"{name} of {owner}", must, tuple(images.shape)))
-        check_inside(images, divergence, False, name, owner)
-        return images
-
-    def _sample_weights(self, sample_weight: ArrayLike | None, points: Tensor) -> Tensor | None:
-        if sample_weight is None:
-            return None
-        array: NDArray[np.float64] = _check_sample_weight(sample_weight, points.numpy(), dtype=np.float64)
-        if array.min() < 0 or not array.any():
-            got = f"a least one of {array.min():g}" if array.min() < 0 else "zeros only"
-            must = "numbers of at least zero, and not all zero"
-            raise ValueError(checks.problem(f"sample_weight of {type(self).__name__}", must, got))
-        return as_points(array)
 
     def _check_parameters(self) -> None:
         owner = type(self).__name__
@@ -397,7 +362,6 @@ class BregmanMixture(ClusterMixin, BaseEstimator):  # type: ignore[misc]
             checks.check_size(getattr(self, name), f"{name} of {owner}")
         if self.temperature is not None:
             checks.check_positive(self.temperature, f"temperature of {owner}")
-        if isinstance(self.tol, bool) or not isinstance(self.tol, (int, float)) or not self.tol >= 0:
-            raise ValueError(checks.problem(f"tol of {owner}", "a number of at least zero", repr(self.tol)))
+        check_tolerance(self.tol, owner)
         if isinstance(self.init, str):
             checks.check_name(self.init, ("k-means", *STARTS), f"init of {owner}")

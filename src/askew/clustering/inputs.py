@@ -1,0 +1,81 @@
+"""What comes into a clustering: tables, images, weights and parameters, checked the same way for all of them."""
+
+from __future__ import annotations
+
+from numbers import Real
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import ArrayLike, NDArray
+from sklearn.base import BaseEstimator
+from sklearn.utils import check_array
+from sklearn.utils.validation import _check_sample_weight
+from torch import Tensor, nn
+
+from askew import checks
+from askew.clustering.frame import check_inside
+from askew.divergences import CATALOGUE, Bregman, Divergence, make, take_apart
+from askew.encoders import as_points, encode
+
+__all__ = ["as_images", "as_table", "check_tolerance", "checked_weights", "has_encoder", "positive_only"]
+
+
+def has_encoder(divergence: object, owner: str) -> bool:
+    """Return whether a divergence stands behind an encoder, which may take batches of anything."""
+    # The number of features matters for a name only.
+    return not isinstance(divergence, str) and take_apart(divergence, 1, owner).encoder is not None
+
+
+def positive_only(divergence: object) -> bool:
+    """Return whether points must not be negative, as scikit-learn asks before it tests an estimator."""
+    # A learned one is not made: its weights would take random numbers from the user's generator.
+    if isinstance(divergence, str) and divergence in CATALOGUE and not CATALOGUE[divergence].learned:
+        divergence = make(divergence, 1)
+    return isinstance(divergence, Divergence) and divergence.domain.lower >= 0
+
+
+def as_table(estimator: BaseEstimator, X: ArrayLike, encoded: bool, name: str = "X") -> NDArray[Any]:
+    """Return a table of floats after scikit-learn's checks; behind an encoder it may have any number of dimensions."""
+    kinds = [np.float64, np.float32]
+    array: NDArray[Any] = check_array(X, dtype=kinds, order="C", allow_nd=encoded, estimator=estimator, input_name=name)
+    return array
+
+
+def as_images(
+    array: NDArray[Any],
+    encoder: nn.Module | None,
+    divergence: Bregman,
+    owner: str,
+    name: str = "X",
+    dual: bool = False,
+    progress: bool | None = None,
+) -> Tensor:
+    """Return what the divergence compares, inside of its domain: ``(n, dim)``, in float32 or float64."""
+    images = encode(encoder, as_points(array), progress)
+    if images.dtype not in (torch.float32, torch.float64):
+        images = images.float()
+    name = name if encoder is None else f"the images of {name}"
+    if images.ndim != 2 or images.shape[1] != divergence.dim:
+        must = f"of shape (n, {divergence.dim}), as the divergence takes them"
+        raise ValueError(checks.problem(f"{name} of {owner}", must, tuple(images.shape)))
+    check_inside(images, divergence, dual, name, owner)
+    return images
+
+
+def checked_weights(sample_weight: ArrayLike | None, array: NDArray[Any], owner: str) -> NDArray[np.float64] | None:
+    """Return the weights of points, ``(n,)``, not negative and not all zero; None where all are one."""
+    if sample_weight is None:
+        return None
+    weights: NDArray[np.float64] = _check_sample_weight(sample_weight, array, dtype=np.float64)
+    if weights.min() < 0 or not weights.any():
+        got = f"a least one of {weights.min():g}" if weights.min() < 0 else "zeros only"
+        must = "numbers of at least zero, and not all zero"
+        raise ValueError(checks.problem(f"sample_weight of {owner}", must, got))
+    return weights
+
+
+def check_tolerance(tol: object, owner: str) -> None:
+    """Raise unless tol is a finite number of at least zero."""
+    if isinstance(tol, bool) or not isinstance(tol, Real) or not 0 <= tol < np.inf:
+        raise ValueError(checks.problem(f"tol of {owner}", "a finite number of at least 0", repr(tol)))
