@@ -144,10 +144,12 @@ def _times(experiment: Experiment, scale: str, rows: Sequence[Row]) -> str:
     cells = experiment.checked_cells(scale)
     here = [row for row in rows if row.machine.get("cores") == cores()]
     measured = any((row.cell.experiment, row.cell.scale) == (experiment.name, scale) for row in here)
-    total = sum(map(cell_seconds(experiment, scale, here), cells))
+    total = float(sum(map(cell_seconds(experiment, scale, here), cells)))
     keys = {row.cell.key for row in rows}
     done = sum(cell.key in keys for cell in cells)
-    where = "by the rows measured here" if measured else "on two cores"
+    if measured:  # as many cells at the same time as there are cores
+        total /= cores()
+    where = f"on {cores()} cores, by the rows measured here" if measured else "on two cores"
     return f"{_duration(total)} {where}, {experiment.seeds[scale]} seeds; {done} of {len(cells)} rows done"
 
 

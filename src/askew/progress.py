@@ -15,7 +15,7 @@ __all__ = ["progress_bar"]
 
 @contextlib.contextmanager
 def progress_bar(
-    show: bool | None, total: int, what: str, done: int = 0, value: str | None = None
+    show: bool | None, total: int, what: str, done: int = 0, value: str | None = None, estimate: bool = True
 ) -> Iterator[Callable[..., None]]:
     """Give a function that moves a progress bar: ``move(done)`` or ``move(done, number)``.
 
@@ -32,6 +32,8 @@ def progress_bar(
         Steps that are done already.
     value
         The name of a number shown beside the bar, such as the loss.
+    estimate
+        Whether to show the time left, from the pace of the last steps; for steps of about equal length.
 
     Examples
     --------
@@ -43,9 +45,12 @@ def progress_bar(
     if not show:
         yield lambda step, number=0.0: None
         return
-    shown: tuple[ProgressColumn, ...] = (TextColumn(f"{value} {{task.fields[number]:.4g}}"),) if value else ()
+    columns: list[ProgressColumn] = [TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn()]
+    if value:
+        columns.append(TextColumn(f"{value} {{task.fields[number]:.4g}}"))
+    if estimate:
+        columns.append(TimeRemainingColumn())
     console = Console(stderr=True)
-    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), *shown, TimeRemainingColumn())
     with Progress(*columns, console=console, transient=console.is_terminal) as bar:
         task = bar.add_task(what, total=total, completed=done, number=float("nan"))
         yield lambda step, number=0.0: bar.update(task, completed=step, number=number)

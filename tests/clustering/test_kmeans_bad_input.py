@@ -107,7 +107,7 @@ def test_another_number_of_features() -> None:
     ("weights", "text"),
     [
         (np.ones(19), "sample_weight.shape"),
-        (-np.ones(20), "sample_weight of BregmanKMeans must be numbers of at least zero, and not all zero. Got a least one"),
+        (-np.ones(20), "sample_weight of BregmanKMeans must be numbers of at least zero, and not all zero"),
         # Newer versions of scikit-learn say it themselves.
         (np.zeros(20), "not all zero. Got zeros only|at least one non-zero"),
         (np.full(20, np.nan), "contains NaN"),

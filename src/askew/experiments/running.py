@@ -90,7 +90,9 @@ def reproduce(
     check_scale(scale)
     checks.check_size(jobs, "jobs")
     run = _Run(experiments, Path(folder), scale, seeds)
-    with progress_bar(progress, len(run.cells), "reproducing", done=len(run.rows()), value="minutes left") as move:
+    done = len(run.rows())
+    # Cells take very different times, so that the estimate is made of what such cells took.
+    with progress_bar(progress, len(run.cells), "reproducing", done, "minutes left", estimate=False) as move:
 
         def show() -> None:
             move(len(run.rows()) + len(run.failures), run.seconds_left() / jobs / 60)
