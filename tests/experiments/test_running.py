@@ -88,7 +88,7 @@ def module(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[ModuleTy
 
 
 def wait_for(happened: Callable[[], bool]) -> None:
-    end = time.monotonic() + 60
+    end = time.monotonic() + 300
     while not happened():
         assert time.monotonic() < end, "it did not happen"
         time.sleep(0.02)

@@ -20,7 +20,7 @@ from askew.experiments.rows import Row, RowFile
 from askew.report.curves import curves, draw
 from askew.report.markup import Field, Table, markdown_text, to_html, to_markdown
 from askew.report.page import page, sections, text, write_report
-from askew.report.tables import Entry, compare, details, overview
+from askew.report.tables import Entry, compare, details, option_notes, overview
 
 PAPERS = (
     Published("table 1", "small", "nbd", "mae", 0.50, 0.10, "NBD"),
@@ -141,7 +141,7 @@ def test_every_figure_is_there() -> None:
         ("nbd-paper", "MAE", "0.500 ± 0.100", f"0.560 ± {half}", "+0.060", "● within the spread", "3", "2"),
         ("forgotten", "MAE", "0.900 ± 0.100", "missing", "", "", "0", ""),
     ]
-    assert table.notes == ("Scale: paper. Seeds: 3. Missing: 1 of 3.", "Settings: epochs 200, rate 0.001.")
+    assert table.notes == ("Scale: paper. Seeds: 3. Missing: 1 of 3.",)
 
 
 def test_overview_has_methods_by_settings() -> None:
@@ -162,7 +162,7 @@ def test_scales_are_never_mixed() -> None:
     assert texts(found["paper"])[0][1].startswith("0.210 ±")
     assert texts(found["quick"])[0][1].startswith("0.305 ±")
     assert found["quick"].notes[0].startswith("Scale: quick. Seeds: 2.")
-    assert found["quick"].notes[1] == "Settings: epochs 5, rate 0.001."
+    assert option_notes(compare(SUMS, rows, "quick")) == ["Settings of all: epochs 5, rate 0.001."]
     only = overview(compare(SUMS, make_rows("quick"), "paper"), MAE)
     assert {line[1] for line in texts(only)} == {"missing (0.500)", "missing (0.900)"}
     assert only.notes[0] == "Scale: paper. Seeds: none yet. Missing: 5 of 5."
@@ -191,16 +191,16 @@ def test_variants_of_a_method_are_told_apart() -> None:
             yield from grid("sums", scale, seeds, ["small"], ["nbd"], {"widths": (width, width), "rate": 1e-3})
 
     experiment = dataclasses.replace(SUMS, cells=variants, published=())
-    table = details(compare(experiment, [], "paper"), "small")
-    assert texts(table) == [
+    found = compare(experiment, [], "paper")
+    assert texts(details(found, "small")) == [
         ("nbd (widths 8x8)", "MAE", "missing", "0", ""),
         ("nbd (widths 16x16)", "MAE", "missing", "0", ""),
     ]
-    assert table.notes[1:] == (
-        "Settings: rate 0.001.",
-        "nbd (widths 8x8): widths 8x8.",
-        "nbd (widths 16x16): widths 16x16.",
-    )
+    assert option_notes(found) == [
+        "Settings of all: rate 0.001.",
+        "Settings of nbd (widths 8x8): widths 8x8.",
+        "Settings of nbd (widths 16x16): widths 16x16.",
+    ]
 
 
 def test_options_that_differ_say_where() -> None:
@@ -210,13 +210,11 @@ def test_options_that_differ_say_where() -> None:
     experiment = dataclasses.replace(
         SUMS, cells=lambda s, n: grid("sums", s, n, ["small", "large"], ["nbd", "nbd-paper"], own)
     )
-    table = overview(compare(experiment, [], "paper"), MAE)
-    assert table.notes[1:] == (
-        "Settings: epochs 5.",
-        "nbd (small): rate 0.2.",
-        "nbd (large): rate 0.1.",
-        "nbd-paper: rate 0.2.",
-    )
+    assert option_notes(compare(experiment, [], "paper")) == [
+        "Settings of all: epochs 5.",
+        "Settings of nbd (small); nbd-paper: rate 0.2.",
+        "Settings of nbd (large): rate 0.1.",
+    ]
 
 
 def test_of_two_published_values_the_one_with_a_spread_is_taken() -> None:
@@ -308,7 +306,7 @@ def test_report_is_whole_and_loads_nothing(results: Path, tmp_path: Path) -> Non
         for phrase in (
             "Sums of numbers, paper scale",
             "Scale: paper. Seeds: 3. Missing: 1 of 5.",
-            "Settings: epochs 200, rate 0.001.",
+            "Settings of all: epochs 200, rate 0.001.",
             "0.210 ± 0.025 ▲ (0.500)",
             "missing (0.900)",
             "Numbers are numbers.",

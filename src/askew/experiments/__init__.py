@@ -1,10 +1,15 @@
 """The experiments of the paper: what it published, and ours beside it."""
 
-from askew.experiments import ablation as ablation
-from askew.experiments import clustering as clustering
-from askew.experiments import ranking as ranking
-from askew.experiments import regression as regression
-from askew.experiments import timing as timing
+from askew.experiments.ablation import ABLATION
+from askew.experiments.clustering import CLUSTERING
+from askew.experiments.description import register
 from askew.experiments.published import Published, published
+from askew.experiments.ranking import RANKING
+from askew.experiments.regression import REGRESSION
+from askew.experiments.timing import TIMING
 
 __all__ = ["Published", "published"]
+
+# In the order in which they are run and reported.
+for experiment in (CLUSTERING, RANKING, REGRESSION, TIMING, ABLATION):
+    register(experiment)

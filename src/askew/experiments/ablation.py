@@ -15,7 +15,7 @@ from torch import Tensor
 from askew import checks
 from askew.data.targets import DIM, target_pairs
 from askew.divergences import Divergence, NeuralBregman
-from askew.experiments.description import MAE, Cell, Experiment, Outcome, Score, register
+from askew.experiments.description import MAE, Cell, Experiment, Outcome, Score
 from askew.experiments.regression import SIZES, learn
 from askew.experiments.timing import interleaved, training_step
 from askew.potentials import ICNN
@@ -226,28 +226,26 @@ def _difference(model: _DoubleBackpropagation, x: Tensor, y: Tensor) -> float:
     return float((model(x, y) - ours).abs().max() / ours.abs().max())
 
 
-ABLATION = register(
-    Experiment(
-        "ablation",
-        "What each choice in our network and its training is worth",
-        ("a table of ours",),
-        (MAE, STEP),
-        seeds={"toy": 1, "quick": 1, "paper": 3},
-        minutes={"toy": 0.1, "quick": 2.5, "paper": 150.0},
-        cells=cells,
-        run=run,
-        notes=(
-            "nbd is our network as it is by default: squareplus, 2 x 128 units, softplus of raw weights that start as "
-            "averages, a quadratic and a separable term, scales set by the data, a learning rate of 0.03 that rises "
-            "over the first 2.5 % of the steps and then falls to 0. Each other line changes what its name says.",
-            "plain has neither of the two terms. What concerns the network is changed there, as the terms alone "
-            "can represent these targets and would hide it. Weights that start as in torch.nn.Linear (init linear) "
-            "are 30 times too large after softplus, but not after abs or clamp.",
-            "ReLU has no curvature: D is 0 for near points and its gradient teaches nothing through y.",
-            "double backpropagation computes the same function by the textbook's formula. Its weights begin alike "
-            "and the pairs come in the same order, so that errors differ by rounding only, which training enlarges.",
-            "The processor time of a step is measured in turn with one of nbd. Two runs of one seed differ in this "
-            "ratio, but not in the error.",
-        ),
-    )
+ABLATION = Experiment(
+    "ablation",
+    "What each choice in our network and its training is worth",
+    ("a table of ours",),
+    (MAE, STEP),
+    seeds={"toy": 1, "quick": 1, "paper": 3},
+    minutes={"toy": 0.1, "quick": 2.5, "paper": 150.0},
+    cells=cells,
+    run=run,
+    notes=(
+        "nbd is our network as it is by default: squareplus, 2 x 128 units, softplus of raw weights that start as "
+        "averages, a quadratic and a separable term, scales set by the data, a learning rate of 0.03 that rises "
+        "over the first 2.5 % of the steps and then falls to 0. Each other line changes what its name says.",
+        "plain has neither of the two terms. What concerns the network is changed there, as the terms alone "
+        "can represent these targets and would hide it. Weights that start as in torch.nn.Linear (init linear) "
+        "are 30 times too large after softplus, but not after abs or clamp.",
+        "ReLU has no curvature: D is 0 for near points and its gradient teaches nothing through y.",
+        "double backpropagation computes the same function by the textbook's formula. Its weights begin alike "
+        "and the pairs come in the same order, so that errors differ by rounding only, which training enlarges.",
+        "The processor time of a step is measured in turn with one of nbd. Two runs of one seed differ in this "
+        "ratio, but not in the error.",
+    ),
 )

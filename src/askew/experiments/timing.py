@@ -14,7 +14,7 @@ from torch import Tensor, nn
 
 from askew.divergences import Divergence, make
 from askew.divergences.max_affine import MaxOfPieces
-from askew.experiments.description import RATIO, Cell, Experiment, Outcome, Score, register
+from askew.experiments.description import RATIO, Cell, Experiment, Outcome, Score
 from askew.experiments.published import Published, published
 from askew.experiments.regression import plain
 from askew.experiments.results import cores
@@ -202,28 +202,26 @@ def _ratios() -> tuple[Published, ...]:
     )
 
 
-TIMING = register(
-    Experiment(
-        "timing",
-        "Time of training, inference and all pairs, relative to Mahalanobis",
-        ("table tab:runtime",),
-        (RATIO, MILLISECONDS),
-        seeds={"toy": 1, "quick": 1, "paper": 5},
-        minutes={"toy": 0.1, "quick": 3.0, "paper": 15.0},
-        cells=cells,
-        run=run,
-        published=_ratios(),
-        against={"nbd-paper": "nbd", "nbd-plain": "nbd", "deep-div-looped": "deep-div"},
-        notes=(
-            "20 features. training: one step of Adam on a batch of 1000 pairs; inference: D of 1000 pairs; pairwise: D "
-            "of 1000 x 1000 pairs. Each cell times its method and Mahalanobis in turn, 30 times or for 8 seconds; "
-            "the ratio is the median over these rounds. One thread is measured by processor time, all threads by "
-            "the clock: run it with one job and nothing else on the machine.",
-            "The paper gives neither unit nor machine, and its training is an epoch with what belongs to it besides "
-            "steps; only its ratios are shown. Ours are of the steps alone on a CPU, where a step of Mahalanobis costs "
-            "almost nothing: hence the larger ratios. Compare the methods with each other.",
-            "deep-div-looped computes its 50 networks one after the other, as the paper describes it; deep-div all "
-            "of them in one product.",
-        ),
-    )
+TIMING = Experiment(
+    "timing",
+    "Time of training, inference and all pairs, relative to Mahalanobis",
+    ("table tab:runtime",),
+    (RATIO, MILLISECONDS),
+    seeds={"toy": 1, "quick": 1, "paper": 5},
+    minutes={"toy": 0.1, "quick": 3.0, "paper": 15.0},
+    cells=cells,
+    run=run,
+    published=_ratios(),
+    against={"nbd-paper": "nbd", "nbd-plain": "nbd", "deep-div-looped": "deep-div"},
+    notes=(
+        "20 features. training: one step of Adam on a batch of 1000 pairs; inference: D of 1000 pairs; pairwise: D "
+        "of 1000 x 1000 pairs. Each cell times its method and Mahalanobis in turn, 30 times or for 8 seconds; "
+        "the ratio is the median over these rounds. One thread is measured by processor time, all threads by "
+        "the clock: run it with one job and nothing else on the machine.",
+        "The paper gives neither unit nor machine, and its training is an epoch with what belongs to it besides "
+        "steps; only its ratios are shown. Ours are of the steps alone on a CPU, where a step of Mahalanobis costs "
+        "almost nothing: hence the larger ratios. Compare the methods with each other.",
+        "deep-div-looped computes its 50 networks one after the other, as the paper describes it; deep-div all "
+        "of them in one product.",
+    ),
 )

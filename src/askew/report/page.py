@@ -15,7 +15,7 @@ from askew.experiments.results import read
 from askew.experiments.rows import Row
 from askew.report.curves import curves, draw
 from askew.report.markup import Table, markdown_text, to_html, to_markdown
-from askew.report.tables import LEGEND, Comparison, compare, details, overview
+from askew.report.tables import LEGEND, Comparison, compare, details, option_notes, overview
 
 __all__ = ["Picture", "Section", "page", "sections", "text", "write_report"]
 
@@ -61,7 +61,8 @@ def sections(rows: Sequence[Row], experiments: Iterable[Experiment]) -> list[Sec
 
 def _section(comparison: Comparison) -> Section:
     experiment, scale = comparison.experiment, comparison.scale
-    notes = [MEANINGS[scale], f"Makes: {', '.join(experiment.makes)}.", *experiment.notes, *_origin(comparison)]
+    makes = f"Makes: {', '.join(experiment.makes)}."
+    notes = [MEANINGS[scale], makes, *experiment.notes, *option_notes(comparison), *_origin(comparison)]
     return Section(
         experiment,
         scale,

@@ -12,7 +12,7 @@ from askew.experiments.results import Summary, summary
 from askew.experiments.rows import Row
 from askew.report.markup import Field, Table
 
-__all__ = ["LEGEND", "Comparison", "Entry", "compare", "details", "overview"]
+__all__ = ["LEGEND", "Comparison", "Entry", "compare", "details", "option_notes", "overview"]
 
 MISSING = "missing"
 SYMBOLS = {"better": "▲", "within": "●", "worse": "▼"}
@@ -239,36 +239,36 @@ def details(comparison: Comparison, setting: str) -> Table:
 
 
 def _notes(comparison: Comparison, entries: Sequence[Entry]) -> tuple[str, ...]:
-    """Return what every table says: scale, number of seeds, options."""
+    """Return what every table says: scale and number of seeds."""
     seeds = sorted({entry.ours.seeds for entry in entries if entry.ours is not None})
     number = "none yet" if not seeds else str(seeds[0]) if len(seeds) == 1 else f"{seeds[0]} to {seeds[-1]}"
     missing = sum(entry.ours is None for entry in entries)
-    first = f"Scale: {comparison.scale}. Seeds: {number}."
-    if missing:
-        first += f" Missing: {missing} of {len(entries)}."
-    places = dict.fromkeys((entry.setting, entry.method) for entry in entries)
-    known = {place: comparison.options[place] for place in places if place in comparison.options}
-    return (first, *_option_notes(known))
+    note = f"Scale: {comparison.scale}. Seeds: {number}."
+    return (f"{note} Missing: {missing} of {len(entries)}." if missing else note,)
 
 
-def _option_notes(known: Mapping[tuple[str, str], Mapping[str, object]]) -> list[str]:
-    """Return the options that all have in common, and then those of each method that differ."""
-    if not known:
+def option_notes(comparison: Comparison) -> list[str]:
+    """Return the options that all methods have in common, and then those that some have, once for all of these."""
+    known = comparison.options
+    if not any(known.values()):
         return []
     common = set.intersection(*(set(options.items()) for options in known.values()))
-    shared = [f"{name} {_shown(value)}" for name, value in sorted(common)]
-    notes = [f"Settings: {', '.join(shared) if shared else 'see below' if any(known.values()) else 'none'}."]
-    own: dict[str, dict[str, list[str]]] = {}
+    notes = [f"Settings of all: {_listed(common)}."] if common else []
+    settings = {setting for setting, _ in known}
+    methods: dict[str, dict[str, set[str]]] = {}
     for (setting, method), options in known.items():
-        texts = [f"{name} {_shown(value)}" for name, value in sorted(options.items()) if (name, value) not in common]
-        if texts:
-            own.setdefault(method, {}).setdefault(", ".join(texts), []).append(setting)
-    for method, variants in own.items():
-        for text, settings in variants.items():
+        methods.setdefault(method, {}).setdefault(_listed(set(options.items()) - common), set()).add(setting)
+    together: dict[str, list[str]] = {}
+    for method, variants in methods.items():
+        for text, where in variants.items():
             # A method with different options in different settings says where.
-            where = f" ({', '.join(settings)})" if len(variants) > 1 else ""
-            notes.append(f"{method}{where}: {text}.")
-    return notes
+            place = "" if where == settings or len(variants) == 1 else f" ({', '.join(sorted(where))})"
+            together.setdefault(text, []).append(method + place)
+    return [*notes, *(f"Settings of {'; '.join(names)}: {text}." for text, names in together.items() if text)]
+
+
+def _listed(options: Iterable[tuple[str, object]]) -> str:
+    return ", ".join(f"{name} {_shown(value)}" for name, value in sorted(options, key=lambda option: option[0]))
 
 
 def _number(value: float, digits: int, sign: bool = False) -> str:
