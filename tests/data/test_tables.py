@@ -35,9 +35,10 @@ def test_published_files(name: str) -> None:
 
 @published
 @pytest.mark.parametrize("name", ["iris", "wine"])
-def test_scikit_learn_gives_the_same_table(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_scikit_learn_gives_the_same_table(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     table = load_table(name)
     monkeypatch.delenv("ASKEW_DATA")
+    monkeypatch.setenv("ASKEW_CACHE", str(tmp_path))
     np.testing.assert_allclose(load_table(name).points, table.points)
     np.testing.assert_array_equal(load_table(name).labels, table.labels)
 
@@ -52,8 +53,9 @@ def test_coding_of_car_and_abalone() -> None:
     assert counts.min() > 300  # rings are whole numbers, so that the bins cannot be equal
 
 
-def test_without_files_the_small_ones_come_from_scikit_learn(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_files_the_small_ones_come_from_scikit_learn(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("ASKEW_DATA", raising=False)
+    monkeypatch.setenv("ASKEW_CACHE", str(tmp_path))
     np.testing.assert_array_equal(load_table("wine").points, load_wine().data)
     with pytest.raises(FileNotFoundError, match=r"car\.data must be in a folder that .* ASKEW_DATA names.*Download it"):
         load_table("car")

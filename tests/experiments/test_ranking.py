@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from pathlib import Path
 
 import pytest
 import torch
@@ -53,8 +54,9 @@ def test_smoke_of_every_table(table: str) -> None:
     assert set(outcome(of_table(TOY["iris", "nbd"], table))) == {"map", "auc", "purity", "rand"}
 
 
-def test_without_the_files_the_error_says_what_to_do(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_the_files_the_error_says_what_to_do(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("ASKEW_DATA", raising=False)
+    monkeypatch.setenv("ASKEW_CACHE", str(tmp_path))
     found = compute(run, of_table(TOY["iris", "euclidean"], "car"))
     assert isinstance(found, Failed)
     assert "car.data must be in a folder that the environment variable ASKEW_DATA names" in found.error

@@ -75,7 +75,7 @@ def checked_weights(sample_weight: ArrayLike | None, array: NDArray[Any], owner:
     return weights
 
 
-def check_tolerance(tol: object, owner: str) -> None:
+def check_tolerance(tol: float, owner: str) -> None:
     """Raise unless tol is a finite number of at least zero."""
     if isinstance(tol, bool) or not isinstance(tol, Real) or not 0 <= tol < np.inf:
         raise ValueError(checks.problem(f"tol of {owner}", "a finite number of at least 0", repr(tol)))

@@ -1,5 +1,7 @@
 """Published data, read from the publishers' own files, and data made as the paper makes it."""
 
+from askew.data.files import Source, cache_folder, data_folder, download, download_names, find
+from askew.data.images import Images, image_names, load_holidays, load_images
 from askew.data.synthetic import (
     ExponentialMixture,
     GaussianMixture,
@@ -14,10 +16,20 @@ from askew.data.targets import Pairs, target_pairs
 __all__ = [
     "ExponentialMixture",
     "GaussianMixture",
+    "Images",
     "Mixture",
     "MultinomialMixture",
     "Pairs",
+    "Source",
     "Table",
+    "cache_folder",
+    "data_folder",
+    "download",
+    "download_names",
+    "find",
+    "image_names",
+    "load_holidays",
+    "load_images",
     "load_table",
     "make_mixture",
     "mixture_names",

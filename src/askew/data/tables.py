@@ -3,16 +3,15 @@
 from __future__ import annotations
 
 import csv
-import os
 from collections.abc import Callable
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from askew import checks
+from askew.data.files import Folder, Source, find, register
 
 __all__ = ["Table", "load_table", "table_names"]
 
@@ -49,9 +48,8 @@ class Table:
 
 
 @dataclass(frozen=True)
-class _Source:
-    file: str
-    url: str
+class _Known:
+    source: Source
     shape: tuple[int, int]
     read: Callable[[Strings], tuple[NDArray[np.float64], NDArray[Any]]]
 
@@ -81,15 +79,43 @@ def _class_last(rows: Strings) -> tuple[NDArray[np.float64], NDArray[Any]]:
     return _numbers(rows[:, :-1]), rows[:, -1]
 
 
-ARCHIVE = "https://archive.ics.uci.edu/ml/machine-learning-databases"
+def _uci(path: str, sha256: str) -> Source:
+    url = f"https://archive.ics.uci.edu/ml/machine-learning-databases/{path}"
+    return Source(f"uci/{path.split('/')[-1]}", url, sha256=sha256, terms="CC BY 4.0", limit=1 << 20)
+
+
 SOURCES = {
-    "iris": _Source("iris.data", f"{ARCHIVE}/iris/iris.data", (150, 5), _class_last),
-    "wine": _Source("wine.data", f"{ARCHIVE}/wine/wine.data", (178, 14), _class_first),
-    "balance": _Source("balance-scale.data", f"{ARCHIVE}/balance-scale/balance-scale.data", (625, 5), _class_first),
-    "transfusion": _Source("transfusion.data", f"{ARCHIVE}/blood-transfusion/transfusion.data", (748, 5), _class_last),
-    "car": _Source("car.data", f"{ARCHIVE}/car/car.data", (1728, 7), _car),
-    "abalone": _Source("abalone.data", f"{ARCHIVE}/abalone/abalone.data", (4177, 9), _abalone),
+    "iris": _Known(
+        _uci("iris/iris.data", "596ffd580471ca4d4880f8e439c7281f3b50d8249a5960353cb200b1490f63a0"),
+        (150, 5),
+        _class_last,
+    ),
+    "wine": _Known(
+        _uci("wine/wine.data", "6be6b1203f3d51df0b553a70e57b8a723cd405683958204f96d23d7cd6aea659"),
+        (178, 14),
+        _class_first,
+    ),
+    "balance": _Known(
+        _uci("balance-scale/balance-scale.data", "5611187ef7345d807aa8ae22615945ade52a190537c0b1434bd44c3e877c5bb4"),
+        (625, 5),
+        _class_first,
+    ),
+    "transfusion": _Known(
+        _uci("blood-transfusion/transfusion.data", "96c8e1091b9c037bcaf25a19b24b49d07771cd88689ffd273e056e9e8845ffe7"),
+        (748, 5),
+        _class_last,
+    ),
+    "car": _Known(
+        _uci("car/car.data", "b703a9ac69f11e64ce8c223c0a40de4d2e9d769f7fb20be5f8f2e8a619893d83"), (1728, 7), _car
+    ),
+    "abalone": _Known(
+        _uci("abalone/abalone.data", "de37cdcdcaaa50c309d514f248f7c2302a5f1f88c168905eba23fe2fbc78449f"),
+        (4177, 9),
+        _abalone,
+    ),
 }
+for _name, _known in SOURCES.items():
+    register(_name, [_known.source])
 
 
 def table_names() -> list[str]:
@@ -103,7 +129,7 @@ def table_names() -> list[str]:
     return list(SOURCES)
 
 
-def load_table(name: str, folder: str | os.PathLike[str] | None = None) -> Table:
+def load_table(name: str, folder: Folder = None) -> Table:
     """Return a table by its name.
 
     Parameters
@@ -111,8 +137,9 @@ def load_table(name: str, folder: str | os.PathLike[str] | None = None) -> Table
     name
         One of :func:`table_names`.
     folder
-        Where the publisher's file is, or a folder ``uci`` with it; the environment variable ``ASKEW_DATA`` by default.
-        Nothing is downloaded. Where there is none, iris and wine are taken from scikit-learn.
+        Where the publisher's file is, or a folder ``uci`` with it; by default what the environment variable
+        ``ASKEW_DATA`` names, or the cache folder. Nothing is downloaded; :func:`askew.data.download` does that.
+        Where there is none, iris and wine are taken from scikit-learn.
 
     Examples
     --------
@@ -120,26 +147,23 @@ def load_table(name: str, folder: str | os.PathLike[str] | None = None) -> Table
     (178, 13)
     """
     checks.check_name(name, SOURCES, "name of a table")
-    source = SOURCES[name]
-    root = folder if folder is not None else os.environ.get("ASKEW_DATA") or None
-    places = [] if root is None else [Path(root) / "uci" / source.file, Path(root) / source.file]
-    path = next((place for place in places if place.is_file()), None)
-    if path is None:
+    known = SOURCES[name]
+    try:
+        path = find(known.source, folder)
+    except FileNotFoundError:
         if folder is None and name in ("iris", "wine"):
             return _from_sklearn(name)
-        where = f"{str(root)!r}" if root is not None else "a folder that the environment variable ASKEW_DATA names"
-        mend = f"Download it from {source.url} and put it there."
-        raise FileNotFoundError(checks.problem(source.file, f"in {where}", "no such file", mend))
+        raise
     with path.open(encoding="utf-8", newline="") as lines:
         rows = [row for row in csv.reader(lines) if row]
     if name == "transfusion":
         rows = rows[1:]  # its only header
     shape = (len(rows), len(rows[0]) if rows else 0)
-    if shape != source.shape or any(len(row) != source.shape[1] for row in rows):
-        must = f"the published file of {source.shape[0]} rows and {source.shape[1]} columns"
+    if shape != known.shape or any(len(row) != known.shape[1] for row in rows):
+        must = f"the published file of {known.shape[0]} rows and {known.shape[1]} columns"
         raise ValueError(checks.problem(f"{str(path)!r}", must, f"{shape[0]} rows and {shape[1]} columns"))
     try:
-        points, labels = source.read(np.array(rows))
+        points, labels = known.read(np.array(rows))
     except ValueError as error:
         raise ValueError(
             checks.problem(f"{str(path)!r}", "the published file", f"a cell like this: {error}")
