@@ -27,6 +27,7 @@ PAGES = (
     "docs/extending.md",
     "docs/learning.md",
     "docs/plots.md",
+    "docs/reproduce.md",
     "docs/search.md",
     "docs/transforms.md",
 )
