@@ -1,7 +1,9 @@
 """Published data, read from the publishers' own files, and data made as the paper makes it."""
 
 from askew.data.files import Source, cache_folder, data_folder, download, download_names, find
+from askew.data.graphs import graph_names, make_graph
 from askew.data.images import Images, image_names, load_holidays, load_images
+from askew.data.roads import load_road, read_tntp, road_graph, road_names
 from askew.data.synthetic import (
     ExponentialMixture,
     GaussianMixture,
@@ -27,12 +29,18 @@ __all__ = [
     "download",
     "download_names",
     "find",
+    "graph_names",
     "image_names",
     "load_holidays",
     "load_images",
+    "load_road",
     "load_table",
+    "make_graph",
     "make_mixture",
     "mixture_names",
+    "read_tntp",
+    "road_graph",
+    "road_names",
     "table_names",
     "target_pairs",
 ]

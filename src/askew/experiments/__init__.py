@@ -6,10 +6,12 @@ from askew.experiments.description import register
 from askew.experiments.published import Published, published
 from askew.experiments.ranking import RANKING
 from askew.experiments.regression import REGRESSION
+from askew.experiments.roads import ROADS
+from askew.experiments.shortest_path import SHORTEST_PATH
 from askew.experiments.timing import TIMING
 
 __all__ = ["Published", "published"]
 
 # In the order in which they are run and reported.
-for experiment in (CLUSTERING, RANKING, REGRESSION, TIMING, ABLATION):
+for experiment in (CLUSTERING, RANKING, REGRESSION, TIMING, ABLATION, SHORTEST_PATH, ROADS):
     register(experiment)
