@@ -45,10 +45,12 @@ def workers(most: int) -> Iterator[tuple[int, Callable[[Callable[[Item], Result]
     """
     threads = torch.get_num_threads()
     count = max(1, min(most, threads))
+    inference = torch.is_inference_mode_enabled()
 
     def quietly(work: Callable[[Item], Result]) -> Callable[[Item], Result]:
         def run(item: Item) -> Result:
-            with torch.no_grad():  # holds for one thread
+            # Both hold for one thread; what is made in inference mode can be written to in that mode only.
+            with torch.inference_mode(inference), torch.no_grad():
                 return work(item)
 
         return run

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import importlib
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -372,7 +373,10 @@ def test_what_was_given_may_change(make_index: Maker) -> None:
 
 
 @both
-def test_inside_inference_mode(make_index: Maker) -> None:
+@pytest.mark.parametrize("threads", [1, 3])
+def test_inside_inference_mode(make_index: Maker, threads: int, request: pytest.FixtureRequest) -> None:
+    request.addfinalizer(functools.partial(torch.set_num_threads, torch.get_num_threads()))
+    torch.set_num_threads(threads)
     torch.manual_seed(0)
     divergence = make("nbd", DIM)
     index, plain = make_index(divergence), make_index(divergence)
