@@ -388,8 +388,9 @@ def test_killed_run_loses_only_what_was_under_way(tmp_path: Path, module: Module
     )
     try:
         # Both processes sleep in the slow cells; the others are finished.
-        wait_for(lambda: (tmp_path / "slow-1").exists() and (tmp_path / "slow-1").read_text() != "")
-        workers = [int((tmp_path / f"slow-{seed}").read_text()) for seed in range(2)]
+        marks = [tmp_path / f"slow-{seed}" for seed in range(2)]
+        wait_for(lambda: all(mark.exists() and mark.read_text() != "" for mark in marks))
+        workers = [int(mark.read_text()) for mark in marks]
         wait_for(lambda: len(read(tmp_path / "results")) == 2)
         assert len(set(workers)) == 2
         assert all(map(alive, workers))
