@@ -150,13 +150,14 @@ def _times(experiment: Experiment, scale: str, rows: Sequence[Row]) -> str:
     if measured:  # as many cells at the same time as there are cores
         total /= cores()
     where = f"on {cores()} cores, by the rows measured here" if measured else "on two cores"
-    return f"{_duration(total)} {where}, {experiment.seeds[scale]} seeds; {done} of {len(cells)} rows done"
+    seeds = experiment.seeds[scale]
+    return f"{_duration(total)} {where}, {seeds} seed{'s' * (seeds > 1)}; {done} of {len(cells)} rows done"
 
 
 def _duration(seconds: float) -> str:
     for unit, size in (("hours", 3600), ("minutes", 60)):
         if seconds >= 1.5 * size:
-            return f"about {seconds / size:.2g} {unit}"
+            return f"about {float(f'{seconds / size:.2g}'):g} {unit}"  # two digits, and no exponent
     return f"about {max(1, round(seconds))} seconds"
 
 

@@ -8,9 +8,11 @@ from pathlib import Path
 
 import pytest
 import torch
+from torch import Tensor, nn
 
 from askew.data.images import read_pickled
-from askew.experiments.deep_metric import drawn_images
+from askew.divergences import make
+from askew.experiments.deep_metric import drawn_images, encoder_of
 from askew.experiments.description import EXPERIMENTS, Cell
 from askew.experiments.published import published
 from askew.experiments.running import reproduce
@@ -19,7 +21,9 @@ from askew.experiments.semantic import (
     METHODS,
     NATURAL,
     SEMANTIC,
+    Steps,
     grouped_pairs,
+    learn_distances,
     random_pairs,
     run,
     target_table,
@@ -27,7 +31,7 @@ from askew.experiments.semantic import (
 from askew.experiments.workers import Done, compute
 from askew.report.tables import compare
 
-TOY = {cell.method: cell for cell in SEMANTIC.checked_cells("toy")}
+TOY = {cell.method: cell for cell in reversed(SEMANTIC.checked_cells("toy"))}  # with the rate of the paper
 
 
 def computed(cell: Cell) -> dict[str, float]:
@@ -105,7 +109,8 @@ def test_pairs_of_a_batch_are_between_few_images() -> None:
 
 def test_toy_run_gives_every_row(tmp_path: Path) -> None:
     rows = reproduce([SEMANTIC], tmp_path, "toy")
-    assert [row.cell.method for row in rows] == list(METHODS)
+    assert [row.cell.method for row in rows] == ["constant", *METHODS, *METHODS]
+    assert [row.cell["divergence_rate"] for row in rows[1:]] == len(METHODS) * [1e-3] + len(METHODS) * [3e-2]
     assert all(set(row.scores) == {"mse-seen", "mse-unseen"} for row in rows)
     assert all(row.chosen["stopped"] == "finished" for row in rows[1:])
 
@@ -114,16 +119,18 @@ def test_all_that_is_published_is_there() -> None:
     assert EXPERIMENTS["semantic"] is SEMANTIC
     entries = compare(SEMANTIC, [], "paper").entries
     figures = {
-        (entry.method, entry.score.name): entry.published.mean for entry in entries if entry.published is not None
+        (entry.method.split(" ")[0], entry.score.name): entry.published.mean
+        for entry in entries
+        if entry.published is not None
     }
     assert len([method for method, _ in figures if method != "nbd-paper"]) == len(published("semantic"))
     assert figures["nbd", "mse-seen"] == figures["nbd-paper", "mse-seen"] == 0.04
     # What the paper calls Mahalanobis is the norm; the square stands alone.
     assert figures["mahalanobis-norm", "mse-unseen"] == 4.56
     assert ("mahalanobis", "mse-seen") not in figures
-    [paper] = [cell for cell in SEMANTIC.cells("paper", 1) if cell.method == "nbd-paper"]
+    [paper, _] = [cell for cell in SEMANTIC.cells("paper", 1) if cell.method == "nbd-paper"]
     settings = {"encoder": "resnet20", "embedding": 128, "batch": 128, "epochs": 200, "learning_rate": 1e-3}
-    settings |= {"train": None, "group": None, "schedule": "constant"}
+    settings |= {"train": None, "group": None, "divergence_rate": 1e-3}
     assert {name: paper[name] for name in settings} == settings
 
 
@@ -145,13 +152,53 @@ def test_constant_predicts_the_mean() -> None:
 
 
 def test_a_bregman_divergence_learns_what_no_norm_can() -> None:
-    sizes = {"epochs": 25, "train": 300, "learning_rate": 5e-3, "embedding": 16}
-    ours, norm = (computed(changed(method, **sizes))["mse-seen"] for method in ("nbd", "mahalanobis-norm"))
+    sizes = {"epochs": 25, "train": 300, "learning_rate": 5e-3, "divergence_rate": 2e-2, "embedding": 16}
+    ours, norm = (computed(changed(method, **sizes))["mse-seen"] for method in ("nbd-paper", "mahalanobis-norm"))
     # The nearest norm is off by this much even where it knows every class.
     assert norm > 1.0
     assert ours < 0.7 * norm
 
 
 def test_pairs_of_all_images_are_drawn_where_there_are_no_groups() -> None:
+    steps = Steps(torch.arange(50) % 10, batch=20, group=None, seed=0)
+    first, again = list(steps), list(steps)
+    assert [len(targets) for *_, targets in first] == [20, 20, 10]
+    assert len(steps) == 3
+    assert not torch.equal(first[0][3], again[0][3])
     found = computed(changed("nbd", group=None, batch=50, epochs=4))
     assert found["mse-seen"] < computed(TOY["constant"])["mse-seen"]
+
+
+class Counting(nn.Module):
+    """A linear map that counts the images that go through it."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.linear = nn.Linear(192, 4)
+        self.sizes: list[int] = []
+
+    def forward(self, x: Tensor) -> Tensor:
+        self.sizes.append(len(x))
+        result: Tensor = self.linear(x.flatten(1))
+        return result
+
+
+def test_each_image_of_a_step_is_encoded_once_and_both_parts_have_their_rates() -> None:
+    train = drawn_images(60, side=8, seed=0)
+    own, divergence = Counting(), make("mahalanobis", 4)
+    before = [p.detach().clone() for p in (own.linear.weight, divergence.weight)]
+    steps = Steps(train.labels, batch=200, group=30, seed=0)
+    encoder = encoder_of(own, None, side=8)
+    rates = {"learning_rate": 1e-4, "divergence_rate": 1e-2}
+    learn_distances(encoder, divergence, train, steps, epochs=1, spread=0.25, seed=0, **rates)
+    assert own.sizes == [60, 60, 30, 30]  # for the scales of encoder and divergence, then the steps
+    moved = [(p - q).abs().max().item() for p, q in zip((own.linear.weight, divergence.weight), before, strict=True)]
+    assert moved[0] < 3e-4
+    assert 3e-3 < moved[1] < 3e-2
+
+
+def test_diverged_training_is_measured_where_it_was_good() -> None:
+    found = compute(run, changed("mahalanobis", learning_rate=1e30, divergence_rate=1e30, epochs=20))
+    assert isinstance(found, Done), found
+    assert found.outcome.chosen["stopped"] == "diverged"
+    assert found.outcome.scores["mse-seen"] < 1e6

@@ -15,7 +15,7 @@ from askew.data.images import Images, load_images
 from askew.divergences import Divergence
 from askew.encoders import IMAGENET_MEAN, IMAGENET_STD, MLP, ResNet20, SmallCNN, encode, load_weights
 from askew.experiments.deep_metric import WEIGHTS
-from askew.experiments.description import MSE, Cell, Experiment, Outcome, Value, grid, register
+from askew.experiments.description import MSE, Cell, Experiment, Outcome, Value, grid
 from askew.experiments.image_pairs import (
     PairSet,
     Standardised,
@@ -360,19 +360,17 @@ def _short(images: int, epochs: int, encoder: str) -> str:
 def _experiment(
     name: str, title: str, figures: tuple[str, ...], minutes: Mapping[str, float], needs: str, *notes: str
 ) -> Experiment:
-    return register(
-        Experiment(
-            name,
-            title,
-            figures,
-            (MSE,),
-            seeds={"toy": 1, "quick": 1, "paper": 5},
-            minutes=minutes,
-            cells=functools.partial(cells, name),
-            run=run,
-            needs=(f"{needs} in the folder that the environment variable ASKEW_DATA names",),
-            notes=(*NOTES, *notes),
-        )
+    return Experiment(
+        name,
+        title,
+        figures,
+        (MSE,),
+        seeds={"toy": 1, "quick": 1, "paper": 5},
+        minutes=minutes,
+        cells=functools.partial(cells, name),
+        run=run,
+        needs=(f"{needs} in the folder that the environment variable ASKEW_DATA names",),
+        notes=(*NOTES, *notes),
     )
 
 

@@ -17,7 +17,7 @@ from askew.data.files import Source, find
 from askew.data.images import SETS, load_images
 from askew.divergences import Divergence, Embedded, make
 from askew.encoders import IMAGENET_MEAN, IMAGENET_STD, ResNet18, ResNet20, SmallCNN, load_weights
-from askew.experiments.description import Cell, Experiment, Outcome, Score, Value, grid, register
+from askew.experiments.description import Cell, Experiment, Outcome, Score, Value, grid
 from askew.experiments.published import published
 from askew.losses import AllTriplets
 from askew.scores import ranking_per_query
@@ -400,37 +400,35 @@ def run(cell: Cell) -> Outcome:
     return Outcome(scores, curves, chosen={"stopped": stopped})
 
 
-DEEP_METRIC = register(
-    Experiment(
-        name="deep-metric",
-        title="Deep metric learning: images of the same class found by a learned divergence",
-        makes=("table of MAP@10 in the section Deep Metric Learning",),
-        scores=(
-            Score("map@10", "MAP@10 (%)", lower_is_better=False, digits=1),
-            Score("precision@1", "Precision@1 (%)", lower_is_better=False, digits=1),
-        ),
-        seeds={"toy": 1, "quick": 1, "paper": 5},
-        minutes={"toy": 0.1, "quick": 10.0, "paper": 6000.0},
-        cells=cells,
-        run=run,
-        needs=(
-            "CIFAR10 and SVHN; STL10 at paper scale, and at quick scale where its files are",
-            "published weights of ResNet20 (quick) or ResNet18 (paper) in the data folder",
-        ),
-        published=published("deep-metric"),
-        against={"nbd-paper": "nbd"},
-        notes=(
-            "Queries are test images, the pool is the training images. MAP@10 divides by 10, or by the number of "
-            "images of the class where there are fewer. All methods see the same images in the same order, start "
-            "from the same encoder and train all of it. Before that its points are shifted and scaled by fixed "
-            "numbers. The learning rate rises over the first 5 % of the steps and falls to 0.",
-            "quick: a ResNet20 at 32 x 32 instead of a ResNet18 at 224 x 224; 4000 training and 1000 test images, "
-            "drawn at random; 4 epochs instead of 30, and so a learning rate of 0.003 instead of 0.0001.",
-            "quick: the weights of the ResNet20 were trained as a classifier on the training images of CIFAR10 itself, "
-            "labels included. The column of CIFAR10 shows what a learned divergence keeps of that, not what it "
-            "learns; SVHN is new to these weights. The paper's ResNet18 knew ImageNet.",
-            "untrained is the squared Euclidean distance between the features of the given weights, without any "
-            "training here. The paper does not have it, nor Mahalanobis.",
-        ),
-    )
+DEEP_METRIC = Experiment(
+    name="deep-metric",
+    title="Deep metric learning: images of the same class found by a learned divergence",
+    makes=("table of MAP@10 in the section Deep Metric Learning",),
+    scores=(
+        Score("map@10", "MAP@10 (%)", lower_is_better=False, digits=1),
+        Score("precision@1", "Precision@1 (%)", lower_is_better=False, digits=1),
+    ),
+    seeds={"toy": 1, "quick": 1, "paper": 5},
+    minutes={"toy": 0.1, "quick": 10.0, "paper": 6000.0},
+    cells=cells,
+    run=run,
+    needs=(
+        "CIFAR10 and SVHN; STL10 at paper scale, and at quick scale where its files are",
+        "published weights of ResNet20 (quick) or ResNet18 (paper) in the data folder",
+    ),
+    published=published("deep-metric"),
+    against={"nbd-paper": "nbd"},
+    notes=(
+        "Queries are test images, the pool is the training images. MAP@10 divides by 10, or by the number of "
+        "images of the class where there are fewer. All methods see the same images in the same order, start "
+        "from the same encoder and train all of it. Before that its points are shifted and scaled by fixed "
+        "numbers. The learning rate rises over the first 5 % of the steps and falls to 0.",
+        "quick: a ResNet20 at 32 x 32 instead of a ResNet18 at 224 x 224; 4000 training and 1000 test images, "
+        "drawn at random; 4 epochs instead of 30, and so a learning rate of 0.003 instead of 0.0001.",
+        "quick: the weights of the ResNet20 were trained as a classifier on the training images of CIFAR10 itself, "
+        "labels included. The column of CIFAR10 shows what a learned divergence keeps of that, not what it "
+        "learns; SVHN is new to these weights. The paper's ResNet18 knew ImageNet.",
+        "untrained is the squared Euclidean distance between the features of the given weights, without any "
+        "training here. The paper does not have it, nor Mahalanobis.",
+    ),
 )

@@ -14,7 +14,7 @@ from askew import checks
 from askew.data.images import load_holidays
 from askew.divergences import Divergence
 from askew.encoders import SmallCNN
-from askew.experiments.description import MSE, Cell, Experiment, Outcome, Value, grid, register
+from askew.experiments.description import MSE, Cell, Experiment, Outcome, Value, grid
 from askew.experiments.image_pairs import PairSet, choose_rate, learn_pairs, make_head, shrunk, start_evenly
 from askew.training.surroundings import best_device
 
@@ -304,37 +304,35 @@ def run(cell: Cell) -> Outcome:
     return found.outcome({"learning_rate": rate, "validation": seen})
 
 
-OVERLAP = register(
-    Experiment(
-        "overlap",
-        "Share of a crop that another crop lacks, learned from images: test MSE",
-        ("figure fig:overlap_result",),
-        (MSE,),
-        seeds={"toy": 1, "quick": 1, "paper": 5},
-        minutes={"toy": 0.1, "quick": 5.0, "paper": 15_000.0},
-        cells=cells,
-        run=run,
-        needs=(
-            "the folder holidays with the JPEG files in the folder that the environment variable ASKEW_DATA names",
-            "Pillow",
-        ),
-        notes=(
-            "D(X, Y) = 1 - |X and Y| / |X| for crops of one photograph; 1 for a quarter of the pairs, which are of two "
-            "photographs. A crop comes from one horizontal and one vertical cut; the rest of the image is zero. The "
-            "first 200 photographs are learned from, with new crops in each epoch, the last 100 are tested on, with "
-            "fixed crops.",
-            "All methods have the same encoder, drawn from the same seed, the same pairs and Adam. The last weights "
-            "are tested. mean predicts the mean of the training targets: what is not below it has learned nothing. The "
-            "paper shows curves without figures; euclidean, iqe and mrn are not in it. nbd-separable is nbd without "
-            "its quadratic term, as in BregMNIST.",
-            "widenorm-legacy has the bias of the public code, by which D(x, x) > 0, so that it can predict a constant "
-            "where the images tell nothing; a divergence cannot. Its difference to widenorm is what the bias does.",
-            "Quick is short: images of 32 x 32 in place of 64 x 64, 10 epochs in place of 200, filters 16-32-64-128, "
-            "which are half of the paper's. The 128 pairs of a batch are drawn among 32 crops of 8 photographs, the "
-            "test pairs likewise. The encoder's weights start so that signals keep their size, and the last layer so "
-            "that D has about the mean of the targets, for every method. The learning rate, 0.001 or 0.003 at its peak "
-            "and then falling to 0, is chosen for each method by 3 epochs without 40 of the training photographs and "
-            "the error on these.",
-        ),
-    )
+OVERLAP = Experiment(
+    "overlap",
+    "Share of a crop that another crop lacks, learned from images: test MSE",
+    ("figure fig:overlap_result",),
+    (MSE,),
+    seeds={"toy": 1, "quick": 1, "paper": 5},
+    minutes={"toy": 0.1, "quick": 5.0, "paper": 15_000.0},
+    cells=cells,
+    run=run,
+    needs=(
+        "the folder holidays with the JPEG files in the folder that the environment variable ASKEW_DATA names",
+        "Pillow",
+    ),
+    notes=(
+        "D(X, Y) = 1 - |X and Y| / |X| for crops of one photograph; 1 for a quarter of the pairs, which are of two "
+        "photographs. A crop comes from one horizontal and one vertical cut; the rest of the image is zero. The "
+        "first 200 photographs are learned from, with new crops in each epoch, the last 100 are tested on, with "
+        "fixed crops.",
+        "All methods have the same encoder, drawn from the same seed, the same pairs and Adam. The last weights "
+        "are tested. mean predicts the mean of the training targets: what is not below it has learned nothing. The "
+        "paper shows curves without figures; euclidean, iqe and mrn are not in it. nbd-separable is nbd without "
+        "its quadratic term, as in BregMNIST.",
+        "widenorm-legacy has the bias of the public code, by which D(x, x) > 0, so that it can predict a constant "
+        "where the images tell nothing; a divergence cannot. Its difference to widenorm is what the bias does.",
+        "Quick is short: images of 32 x 32 in place of 64 x 64, 10 epochs in place of 200, filters 16-32-64-128, "
+        "which are half of the paper's. The 128 pairs of a batch are drawn among 32 crops of 8 photographs, the "
+        "test pairs likewise. The encoder's weights start so that signals keep their size, and the last layer so "
+        "that D has about the mean of the targets, for every method. The learning rate, 0.001 or 0.003 at its peak "
+        "and then falling to 0, is chosen for each method by 3 epochs without 40 of the training photographs and "
+        "the error on these.",
+    ),
 )
