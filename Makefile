@@ -7,7 +7,7 @@ BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test bench lint format clean
+.PHONY: help setup demo test bench docs lint format clean
 
 help: ## show this list
 	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "make %-8s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -23,8 +23,8 @@ $(READY): pyproject.toml constraints.txt
 	$(BIN)/python -m pip install --quiet -c constraints.txt --no-build-isolation -e '.[dev]'
 	@touch $@
 
-demo: setup ## run the quick start
-	$(BIN)/python examples/quickstart.py
+demo: setup ## compare divergences on a bundled table, write the best model and a report
+	$(BIN)/askew compare --dataset wine -o askew-out
 
 # Each worker computes on one thread; more would fight over the cores.
 test: lint ## check style and types, then run all tests and doctests
@@ -32,6 +32,10 @@ test: lint ## check style and types, then run all tests and doctests
 
 bench: setup ## time the divergences
 	$(BIN)/python benchmarks/core.py
+
+# The variable hides a notice of the theme about its own future.
+docs: setup ## build the pages into site/
+	NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs build --strict
 
 lint: setup ## check style and types
 	$(BIN)/ruff check .
@@ -43,5 +47,5 @@ format: setup ## rewrite the code in the project's style
 	$(BIN)/ruff format .
 
 clean: ## remove .venv, caches and build results
-	rm -rf $(VENV) build dist .mypy_cache .pytest_cache .ruff_cache .hypothesis
+	rm -rf $(VENV) build dist site .mypy_cache .pytest_cache .ruff_cache .hypothesis
 	find src tests -name __pycache__ -type d -prune -exec rm -rf {} +

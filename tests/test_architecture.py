@@ -32,7 +32,10 @@ ORDER = (
     "estimators",
     "plot",
     "data",
+    "tables",
     "experiments",
+    "comparison",
+    "explorer",
     "report",
     "cli",
 )

@@ -102,7 +102,7 @@ def test_list_says_what_there_is(capsys: pytest.CaptureFixture[str]) -> None:
         "products: Products of numbers",
         "  makes  table 2",
         "  needs  the UCI tables",
-        "  quick  about 30 seconds on two cores, 1 seeds; 0 of 2 rows done",
+        "  quick  about 30 seconds on two cores, 1 seed; 0 of 2 rows done",
     ]
     assert not Path("results").exists()
 

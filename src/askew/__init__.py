@@ -1,6 +1,6 @@
 """Distances that need not be symmetric: learn them, and put them to work."""
 
-from askew import checks, clustering, data, divergences, encoders, losses, plot, potentials, scores, search
+from askew import checks, clustering, data, divergences, encoders, explorer, losses, plot, potentials, scores, search
 from askew.clustering import BregmanKMeans, BregmanMixture
 from askew.divergences import Bregman, Divergence, Embedded, NeuralBregman, make, names
 from askew.estimators import DivergenceLearner, DivergenceNeighborsClassifier, PairRegressor, TripletLearner
@@ -27,6 +27,7 @@ __all__ = [
     "data",
     "divergences",
     "encoders",
+    "explorer",
     "export",
     "fit",
     "load",

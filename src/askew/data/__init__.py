@@ -1,6 +1,6 @@
 """Published data, read from the publishers' own files, and data made as the paper makes it."""
 
-from askew.data.files import Source, cache_folder, data_folder, download, download_names, find
+from askew.data.files import Source, cache_folder, data_folder, download, download_names, find, is_present
 from askew.data.graphs import graph_names, make_graph
 from askew.data.images import Images, image_names, load_holidays, load_images
 from askew.data.roads import load_road, read_tntp, road_graph, road_names
@@ -31,6 +31,7 @@ __all__ = [
     "find",
     "graph_names",
     "image_names",
+    "is_present",
     "load_holidays",
     "load_images",
     "load_road",

@@ -23,7 +23,7 @@ from askew import checks
 from askew.progress import progress_bar
 from askew.storage import atomic_write
 
-__all__ = ["Source", "cache_folder", "data_folder", "download", "download_names", "find", "register"]
+__all__ = ["Source", "cache_folder", "data_folder", "download", "download_names", "find", "is_present", "register"]
 
 CHUNK = 1 << 18
 TIMEOUT = 60.0
@@ -182,6 +182,18 @@ def find(source: Source, folder: Folder = None) -> Path:
         mend += f", or let askew.data.download({name!r}{given}) do it"
     terms = f". Its terms: {source.terms}." if source.terms else "."
     raise FileNotFoundError(checks.problem(source.file, f"in {where}", "no such file", mend + terms))
+
+
+def is_present(name: str, folder: Folder = None) -> bool:
+    """Whether all files of a data set are in the folder of data; they are not read.
+
+    Examples
+    --------
+    >>> is_present("mnist", "nowhere")
+    False
+    """
+    checks.check_name(name, _SETS, "name of a data set")
+    return all(_present(source, data_folder(folder)) is not None for source in _SETS[name])
 
 
 # ---------------------------------------------------------------------- fetching

@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterator, Sequence
 import torch
 from torch import Tensor, nn
 
+from askew.checks import REAL
 from askew.divergences import Divergence, make
 from askew.divergences.max_affine import MaxOfPieces
 from askew.experiments.description import RATIO, Cell, Experiment, Outcome, Score
@@ -20,7 +21,7 @@ from askew.experiments.regression import plain
 from askew.experiments.results import cores
 from askew.losses import Regression
 
-__all__ = ["TIMING", "interleaved", "training_step"]
+__all__ = ["SETTINGS", "TIMING", "bench", "interleaved", "training_step"]
 
 DIM = 20
 REFERENCE = "mahalanobis"
@@ -93,10 +94,12 @@ def training_step(model: Divergence, x: Tensor, y: Tensor, targets: Tensor) -> A
     return step
 
 
-def _action(model: Divergence, setting: str, batch: int) -> Action:
+def _action(model: Divergence, setting: str, batch: int, dim: int = DIM) -> Action:
     """Return what is timed: a step of training, D of a batch of pairs, or D of all pairs of two batches."""
     generator = torch.Generator().manual_seed(0)
-    x, y = torch.randn(2, batch, DIM, generator=generator)
+    x, y = torch.randn(2, batch, dim, generator=generator)
+    if model.domain != REAL:  # what is defined for positive numbers only
+        x, y = x.abs() + 0.1, y.abs() + 0.1
     if setting == "training":
         return training_step(model, x, y, (x - y).square().sum(-1))
     function = model if setting == "inference" else model.pairwise
@@ -152,6 +155,45 @@ def interleaved(
         if collecting:
             gc.enable()
     return times
+
+
+def bench(methods: Sequence[str], dim: int = DIM, batch: int = 1000, rounds: int = 30) -> dict[str, dict[str, float]]:
+    """Return the median milliseconds of divergences on this machine, all of them timed in turn.
+
+    Parameters
+    ----------
+    methods
+        Names of :func:`askew.names`.
+    dim
+        Number of features.
+    batch
+        Points on each side: pairs of a training step and of an evaluation, and rows and columns of all pairs.
+    rounds
+        How often, at most.
+
+    Returns
+    -------
+    dict
+        For each of :data:`SETTINGS`, the time of each method. Training is missing where there is nothing to learn.
+
+    Examples
+    --------
+    >>> times = bench(["euclidean", "mahalanobis"], dim=3, batch=10, rounds=2)
+    >>> list(times), list(times["training"])
+    (['training', 'inference', 'pairwise'], ['mahalanobis'])
+    """
+    models = {method: make(method, dim) for method in methods}
+    found = {}
+    for setting in SETTINGS:
+        timed = {
+            name: model
+            for name, model in models.items()
+            if setting != "training" or any(p.requires_grad for p in model.parameters())
+        }
+        actions = [_action(model, setting, batch, dim) for model in timed.values()]
+        times = interleaved(actions, rounds)
+        found[setting] = {name: 1e3 * statistics.median(some) for name, some in zip(timed, times, strict=True)}
+    return found
 
 
 @contextlib.contextmanager

@@ -15,6 +15,7 @@ from askew.experiments.results import read
 from askew.experiments.rows import Row
 from askew.report.curves import curves, draw
 from askew.report.markup import Table, markdown_text, to_html, to_markdown
+from askew.report.style import document
 from askew.report.tables import LEGEND, Comparison, compare, details, option_notes, overview
 
 __all__ = ["Picture", "Section", "page", "sections", "text", "write_report"]
@@ -134,27 +135,6 @@ def text(some: Sequence[Section], remarks: Sequence[str] = ()) -> str:
 
 # ---------------------------------------------------------------------- as one page
 
-STYLE = """
-:root { color-scheme: light dark; --ink: #1c1c1c; --paper: #fff; --soft: #f1f3f5; --line: #d0d5da; --dim: #5c6670;
-  --better: #0b6b3a; --within: #33508a; --worse: #a33208; }
-@media (prefers-color-scheme: dark) { :root { --ink: #e6e6e6; --paper: #15181b; --soft: #20252a; --line: #3a4148;
-  --dim: #a2adb8; --better: #63d297; --within: #9db8f2; --worse: #ff9a6b; } }
-* { box-sizing: border-box; }
-body { margin: 0 auto; padding: 1rem; max-width: 75rem; font: 1rem/1.5 system-ui, sans-serif; color: var(--ink);
-  background: var(--paper); overflow-wrap: anywhere; }
-h1, h2 { line-height: 1.2; } h2 { margin-top: 2.5rem; border-bottom: 1px solid var(--line); }
-a { color: var(--within); } li, caption { color: var(--dim); } caption strong, nav li { color: var(--ink); }
-.frame { overflow-x: auto; margin: 1rem 0; }
-table { border-collapse: collapse; font-variant-numeric: tabular-nums; font-size: .9rem; }
-caption { text-align: left; padding: .3rem 0; position: sticky; left: 0; max-width: min(90vw, 70rem); }
-th, td { padding: .3rem .6rem; border: 1px solid var(--line); text-align: left; white-space: nowrap; }
-thead th { background: var(--soft); } tbody th { position: sticky; left: 0; background: var(--soft); font-weight: 600; }
-.better { color: var(--better); } .within { color: var(--within); } .worse { color: var(--worse); }
-.missing { color: var(--dim); font-style: italic; }
-img { max-width: 100%; height: auto; background: #fff; border-radius: 4px; }
-figure { margin: 1rem 0; } summary { cursor: pointer; }
-""".strip()
-
 
 def page(some: Sequence[Section], remarks: Sequence[str] = ()) -> str:
     """Return the report as one HTML page that loads nothing: pictures and style are inside."""
@@ -174,15 +154,8 @@ def page(some: Sequence[Section], remarks: Sequence[str] = ()) -> str:
         ]
         parts.append("</section>")
     intro = "".join(f"<p>{escape(remark)}</p>" for remark in (LEGEND, *remarks))
-    # The policy lets the page load nothing, whatever the results have in their names.
-    return (
-        '<!doctype html>\n<html lang="en"><head><meta charset="utf-8">'
-        "<meta http-equiv=\"Content-Security-Policy\" content=\"default-src 'none'; style-src 'unsafe-inline'; "
-        'img-src data:">'
-        '<meta name="viewport" content="width=device-width, initial-scale=1">'
-        f"<title>{TITLE}</title><style>{STYLE}</style></head>\n"
-        f"<body><h1>{TITLE}</h1>{intro}<nav><ul>{''.join(links)}</ul></nav>\n" + "\n".join(parts) + "\n</body></html>\n"
-    )
+    head = f"<h1>{TITLE}</h1>{intro}<nav><ul>{''.join(links)}</ul></nav>"
+    return document(TITLE, f"{head}\n" + "\n".join(parts) + "\n")
 
 
 def _figure(picture: Picture) -> str:

@@ -5,6 +5,7 @@ from askew.scores.diagnostics import asymmetry, conditioning, dead_units, diagno
 from askew.scores.findings import Conditioning, Diagnosis, TriangleViolations
 from askew.scores.ranking import (
     auc,
+    knn_accuracy,
     map_at_k,
     mean_average_precision,
     precision_at_1,
@@ -24,6 +25,7 @@ __all__ = [
     "conditioning",
     "dead_units",
     "diagnose",
+    "knn_accuracy",
     "mae",
     "map_at_k",
     "mean_average_precision",

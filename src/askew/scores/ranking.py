@@ -15,6 +15,7 @@ from askew.scores.ties import Scores, tie_groups
 
 __all__ = [
     "auc",
+    "knn_accuracy",
     "map_at_k",
     "mean_average_precision",
     "precision_at_1",
@@ -212,6 +213,37 @@ def precision_at_1(
     0.25
     """
     return _mean(_score(matrix, query_labels, item_labels, 1, exclude_self, "precision_at_1")["precision@1"])
+
+
+def knn_accuracy(matrix: Values, query_labels: Values, item_labels: Values, k: int = 5) -> float:
+    """Return the share of queries whose class is the one that most of their k nearest items have.
+
+    Where classes have as many votes, the one with the nearest item wins; items at the same distance are in their order
+    in the matrix. So unlike the other scores this one may depend on the order of items, where there are many ties.
+
+    Parameters
+    ----------
+    matrix, query_labels, item_labels
+        As in :func:`ranking`.
+    k
+        How many items vote.
+
+    Examples
+    --------
+    >>> knn_accuracy([[0.1, 0.2, 0.3], [0.3, 0.2, 0.1]], ["a", "b"], ["a", "b", "b"], k=3)
+    0.5
+    """
+    values = _matrix(matrix, "knn_accuracy")
+    queries, items = _codes(values, query_labels, item_labels, False, "knn_accuracy")
+    if not 1 <= checks.check_size(k, "k of knn_accuracy") <= values.shape[1]:
+        raise ValueError(checks.problem("k of knn_accuracy", f"at most {values.shape[1]}, the number of items", k))
+    if np.isnan(values).any():
+        raise ValueError(checks.problem("matrix of knn_accuracy", "numbers", "NaN"))
+    nearest = items[np.argsort(values, axis=1, kind="stable")[:, :k]]
+    # Votes of the class of each of the k items; the first place with most of them decides.
+    votes = (nearest[:, :, None] == nearest[:, None, :]).sum(2)
+    winners = nearest[np.arange(len(nearest)), votes.argmax(1)]
+    return float(np.mean(winners == queries))
 
 
 # ---------------------------------------------------------------------- checks and blocks

@@ -5,5 +5,6 @@ from askew.search.exact import ExactIndex
 from askew.search.faiss import FaissIndex
 from askew.search.forms import Reduction, keys_and_queries
 from askew.search.milvus import MilvusIndex
+from askew.search.opening import load_index
 
-__all__ = ["ExactIndex", "FaissIndex", "Index", "MilvusIndex", "Reduction", "keys_and_queries"]
+__all__ = ["ExactIndex", "FaissIndex", "Index", "MilvusIndex", "Reduction", "keys_and_queries", "load_index"]

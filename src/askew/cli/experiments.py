@@ -1,10 +1,8 @@
-"""The command ``askew``: a thin shell around the library."""
+"""Commands around the paper: reproduce, report, bench, datasets."""
 
 from __future__ import annotations
 
 import sys
-import traceback
-import warnings
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Annotated
@@ -13,87 +11,26 @@ import typer
 from rich.console import Console
 from rich.markdown import Markdown
 
-from askew import checks, storage
+from askew import checks, data
+from askew.cli.shell import FAILED, INTERRUPTED, app, complain, print_json, table
+from askew.divergences import CATALOGUE
 from askew.experiments.description import EXPERIMENTS, Experiment, check_scale, chosen
 from askew.experiments.results import cores, read
 from askew.experiments.rows import Row
 from askew.experiments.running import FailedCellsError, cell_seconds, reproduce
+from askew.experiments.timing import SETTINGS, bench
 from askew.report import write_report
+from askew.tables import bundled_names
 
-__all__ = ["app", "main"]
-
-# What the shell makes of errors: the caller's (2, like a wrong option), some cells that failed (1), Ctrl-C (130).
-MISTAKE, FAILED, INTERRUPTED = 2, 1, 130
-# Errors that say in one line what is wrong and how to mend it.
-EXPECTED = (ValueError, OSError, ImportError)
+__all__: list[str] = []
 
 RESULTS = Path("results")
-
-app = typer.Typer(
-    help="Distances that need not be symmetric: learn them, and put them to work.",
-    no_args_is_help=True,
-    add_completion=False,
-    pretty_exceptions_enable=False,
-)
-
-
-def main(arguments: Sequence[str] | None = None) -> None:
-    """Run the command; ends with SystemExit, as commands do.
-
-    Parameters
-    ----------
-    arguments
-        The words after ``askew``; None for those of the command line.
-
-    Examples
-    --------
-    >>> main(["--version"])
-    Traceback (most recent call last):
-    SystemExit: 0
-    """
-    words = list(sys.argv[1:] if arguments is None else arguments)
-    debug = "--debug" in words
-    # It may stand anywhere; the shell itself knows it in front of the command only.
-    words = ["--debug"] * debug + [word for word in words if word != "--debug"]
-    shown = warnings.formatwarning
-    warnings.formatwarning = lambda message, *_, **__: f"askew: {message}\n"
-    try:
-        app(args=words, prog_name="askew")
-    except EXPECTED as error:
-        if debug:
-            traceback.print_exc()
-        else:
-            _complain(" ".join(str(error).split()) or type(error).__name__)
-        sys.exit(MISTAKE)
-    finally:
-        warnings.formatwarning = shown
-
-
-def _complain(text: str) -> None:
-    print(f"askew: {text}", file=sys.stderr)
-
-
-def _show_version(wanted: bool) -> None:
-    if wanted:
-        print(f"askew {storage.version()}")
-        raise typer.Exit
-
-
-@app.callback()
-def _shared(
-    version: Annotated[
-        bool, typer.Option("--version", help="Show the version.", callback=_show_version, is_eager=True)
-    ] = False,
-    debug: Annotated[bool, typer.Option("--debug", help="Show where an error comes from.")] = False,
-) -> None:
-    # Typer keeps a command a word of its own only if there is such a function; main() looks for --debug.
-    pass
 
 
 # ---------------------------------------------------------------------- experiments
 
 
-@app.command("reproduce")
+@app.command("reproduce", epilog="Example: askew reproduce clustering --scale quick --jobs 2")
 def _reproduce(
     context: typer.Context,
     names: Annotated[list[str] | None, typer.Argument(metavar="NAME", help="Experiments; all if none.")] = None,
@@ -115,12 +52,12 @@ def _reproduce(
     try:
         rows = reproduce(able, output, scale, seeds, jobs)
     except KeyboardInterrupt:
-        _complain(f"stopped. What was finished is in {str(output)!r}; the same command goes on from there.")
+        complain(f"stopped. What was finished is in {str(output)!r}; the same command goes on from there.")
         raise typer.Exit(INTERRUPTED) from None
     except FailedCellsError as error:
-        _complain(str(error))
+        complain(str(error))
         if context.find_root().params["debug"]:
-            _complain("\n".join(failure.details for failure in error.failures))
+            complain("\n".join(failure.details for failure in error.failures))
         raise typer.Exit(FAILED) from None
     print(f"{len(rows)} rows in {str(output)!r}. Tables of them: askew report {output} -o report")
 
@@ -161,7 +98,7 @@ def _duration(seconds: float) -> str:
     return f"about {max(1, round(seconds))} seconds"
 
 
-@app.command("report")
+@app.command("report", epilog="Example: askew report results -o report")
 def _report(
     results: Annotated[Path, typer.Argument(help="Folder of results that reproduce wrote.")] = RESULTS,
     output: Annotated[Path, typer.Option("-o", "--output", help="Folder for the report.")] = Path("report"),
@@ -179,5 +116,51 @@ def _report(
     print("\n".join(f"Wrote {file}" for file in files), file=sys.stderr)
 
 
-if __name__ == "__main__":
-    main()
+# ---------------------------------------------------------------------- this machine, these data
+
+
+@app.command("bench", epilog="Example: askew bench nbd mahalanobis --dim 64")
+def _bench(
+    methods: Annotated[list[str] | None, typer.Argument(metavar="NAME", help="Divergences; the usual if none.")] = None,
+    dim: Annotated[int, typer.Option(help="Number of features.")] = 20,
+    batch: Annotated[int, typer.Option(help="Points on each side.")] = 1000,
+    json: Annotated[bool, typer.Option("--json", help="Print JSON for programs.")] = False,
+) -> None:
+    """Time divergences on this machine: a training step, D of pairs, and D of all pairs."""
+    checks.check_size(dim, "--dim")
+    checks.check_size(batch, "--batch")
+    usual = ["euclidean", "mahalanobis", "nbd", "nbd-paper", "deep-div", "deepnorm", "widenorm", "iqe", "mrn"]
+    asked = [checks.check_name(name, CATALOGUE, "name of a divergence") for name in methods or usual]
+    found = bench(asked, dim, batch)
+    if json:
+        print_json({"dim": dim, "batch": batch, "milliseconds": found})
+        return
+    rows = [
+        (name, *(f"{found[setting][name]:.3g}" if name in found[setting] else "-" for setting in SETTINGS))
+        for name in asked
+    ]
+    print(f"Median milliseconds, {dim} features: a training step on {batch} pairs, D of {batch} pairs,")
+    print(f"and D of all {batch} x {batch} pairs. Only ratios within this table mean something.")
+    table(("divergence", *SETTINGS), rows)
+
+
+@app.command("datasets", epilog="Example: askew datasets --download mnist")
+def _datasets(
+    download: Annotated[list[str] | None, typer.Option(help="Fetch the files of this name; may be repeated.")] = None,
+    json: Annotated[bool, typer.Option("--json", help="Print JSON for programs.")] = False,
+) -> None:
+    """List the data that askew knows and where they are; nothing is fetched unless asked for."""
+    for name in download or []:
+        checks.check_name(name, data.download_names(), "--download")
+    for path in data.download(download) if download else []:
+        complain(f"{path} is there.")  # beside the list
+    found = [{"name": name, "kind": "comes with askew", "there": True} for name in bundled_names()]
+    found += [{"name": name, "kind": "files", "there": data.is_present(name)} for name in data.download_names()]
+    if json:
+        print_json({"folder": str(data.data_folder()), "datasets": found})
+        return
+    print("With askew, for --dataset:", ", ".join(bundled_names()))
+    print(f"Files, in {str(data.data_folder())!r} (set ASKEW_DATA to change it):")
+    rows = [(str(one["name"]), "there" if one["there"] else "missing") for one in found if one["kind"] == "files"]
+    table(("name", ""), rows)
+    print("Fetch missing ones from their publishers with: askew datasets --download NAME")

@@ -1,0 +1,234 @@
+"""What the page shows beside the divergence: data, planes to look at, and where to look without data."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+from torch import Tensor
+
+from askew import checks
+from askew.checks import POSITIVE, SIMPLEX, UNIT_BOX, Domain
+from askew.encoders import as_points
+from askew.explorer.packing import pack
+
+__all__ = ["Scene", "chosen_rows", "make_scene"]
+
+Floats = NDArray[np.float64]
+
+# Points that are shown; more would hide each other, and each drag ranks all of them.
+MOST_POINTS = 500
+# Numbers of a table or a matrix up to which they are kept in 64 bits each.
+WIDE_ENTRIES = 100_000
+# Classes that have a colour of their own on the page; the rarest beyond share one.
+MOST_CLASSES = 11
+# Variance of a direction of the data, relative to the largest, below which Mahalanobis takes it for none.
+SMALLEST_VARIANCE = 1e-9
+
+
+@dataclass(frozen=True)
+class Scene:
+    """The data and the space around it, as JSON for the page and in words."""
+
+    content: dict[str, Any]
+    total: int
+    shown: int
+
+
+def make_scene(
+    points: ArrayLike | Tensor | None,
+    labels: ArrayLike | None,
+    feature_names: Sequence[str] | None,
+    dim: int | None,
+    domain: Domain,
+    home: tuple[Floats, Floats] | None,
+) -> Scene:
+    """Return what the page shows beside the divergence.
+
+    Parameters
+    ----------
+    points, labels
+        Data, ``(n, dim)`` and ``(n,)``, or None.
+    feature_names
+        One for each feature; None numbers them.
+    dim
+        Number of features that the model takes, or None where it takes any.
+    domain
+        Where points must lie, if the model takes them as they are.
+    home
+        Middle and spread of the features to show without data, ``(dim,)`` each, where the model knows them.
+    """
+    data = None if points is None else _as_table(points, dim)
+    if data is not None:
+        dim = data.shape[1]
+    elif home is not None:
+        dim = len(home[0])
+    if dim is None:
+        mend = "Give points, an array of shape (n, dim)."
+        raise ValueError(checks.problem("points of write_explorer", "given for a model of any dim", None, mend))
+    if dim < 2:
+        mend = "Of one feature there is no plane to look at."
+        raise ValueError(checks.problem("the points of write_explorer", "of at least 2 features", dim, mend))
+    if data is None and domain == SIMPLEX and dim > 3:
+        mend = "Give points: the plane of their principal directions is shown."
+        raise ValueError(checks.problem("points of write_explorer", "given for distributions", None, mend))
+    content: dict[str, Any] = {"dim": dim, "features": _names(feature_names, dim), "domain": _bounds(domain)}
+    if data is None:
+        _check_labels(labels, None)
+        mean, std = _home(dim, domain) if home is None else home
+        content |= {"points": None, "mean": pack(mean, wide=True), "std": pack(std, wide=True), "mahalanobis": None}
+        content |= {"principal": _corners(dim, domain), "labels": None, "classes": [], "rows": []}
+        return Scene(content, 0, 0)
+    given = _check_labels(labels, len(data))
+    std = data.std(0)
+    std = np.where(std <= 1e-12 * np.abs(data).max(0), 1.0, std)
+    rows = chosen_rows(given, len(data))
+    kept = data[rows]
+    content |= {
+        "points": pack(kept, wide=kept.size <= WIDE_ENTRIES),
+        "mean": pack(data.mean(0), wide=True),
+        "std": pack(std, wide=True),
+        "mahalanobis": pack(_whitening(data), wide=dim * dim <= WIDE_ENTRIES),
+        "principal": _principal(data, std, domain),
+        "labels": None if given is None else [given[i] for i in rows],
+        "classes": [] if given is None else _classes([given[i] for i in rows]),
+        "rows": rows.tolist(),
+    }
+    return Scene(content, len(data), len(rows))
+
+
+def chosen_rows(labels: Sequence[str] | None, n: int, most: int = MOST_POINTS) -> NDArray[np.int64]:
+    """Return the rows that are shown, in order: all, or as many of each class as there is room for.
+
+    Classes that have fewer rows than their share are shown whole, and leave the rest to the others.
+
+    Examples
+    --------
+    >>> chosen_rows(["a"] * 90 + ["b"] * 10, 100, most=40).tolist()[-10:]
+    [90, 91, 92, 93, 94, 95, 96, 97, 98, 99]
+    """
+    if n <= most:
+        return np.arange(n)
+    generator = np.random.default_rng(0)
+    names = np.zeros(n, dtype=np.int64) if labels is None else np.unique(np.asarray(labels), return_inverse=True)[1]
+    groups = sorted((np.flatnonzero(names == k) for k in np.unique(names)), key=len)
+    chosen: list[NDArray[np.int64]] = []
+    room = most
+    for i, group in enumerate(groups):
+        size = min(len(group), max(1, round(room / (len(groups) - i))), room)
+        chosen.append(generator.permutation(group)[:size])
+        room -= size
+    return np.sort(np.concatenate(chosen))
+
+
+# ---------------------------------------------------------------------- what comes in
+
+
+def _as_table(points: ArrayLike | Tensor, dim: int | None) -> Floats:
+    try:
+        data: Floats = as_points(points).cpu().double().numpy()
+    except (TypeError, ValueError) as error:
+        must = "numbers, as an array or a tensor of shape (n, dim)"
+        raise TypeError(checks.problem("points of write_explorer", must, type(points).__name__)) from error
+    if data.ndim != 2 or len(data) == 0 or (dim is not None and data.shape[1] != dim):
+        must = f"of shape (n, {'dim' if dim is None else dim}), with at least one row"
+        raise ValueError(checks.problem("points of write_explorer", must, data.shape))
+    bad = np.argwhere(~np.isfinite(data))
+    if len(bad):
+        row, column = bad[0]
+        got, mend = f"row {row}, column {column} = {data[row, column]:g}", "Drop or impute such rows first."
+        raise ValueError(checks.problem("points of write_explorer", "finite", got, mend))
+    return data
+
+
+def _check_labels(labels: ArrayLike | None, n: int | None) -> list[str] | None:
+    """Return labels as text, one for each point."""
+    if labels is None:
+        return None
+    if n is None:
+        raise ValueError(checks.problem("points of write_explorer", "given where labels are", None))
+    array = np.asarray(labels)
+    if array.shape != (n,):
+        raise ValueError(checks.problem("labels of write_explorer", f"of shape ({n},), one per point", array.shape))
+    return [str(label) for label in array.tolist()]
+
+
+def _names(names: Sequence[str] | None, dim: int) -> list[str]:
+    if names is None:
+        return [f"feature {i + 1}" for i in range(dim)]
+    if isinstance(names, str) or len(names) != dim:
+        got = repr(names) if isinstance(names, str) else f"{len(names)} names"
+        raise ValueError(checks.problem("feature_names of write_explorer", f"a sequence of {dim} names", got))
+    return [str(name) for name in names]
+
+
+def _bounds(domain: Domain) -> dict[str, Any]:
+    bound = {"lower": domain.lower, "upper": domain.upper}
+    finite = {name: value if np.isfinite(value) else None for name, value in bound.items()}
+    return {"name": domain.name, "sums_to_one": domain.sums_to_one, **finite}
+
+
+# ---------------------------------------------------------------------- places to look at
+
+
+def _home(dim: int, domain: Domain) -> tuple[Floats, Floats]:
+    """Return the middle and the spread of what is shown where there is neither data nor a scale."""
+    places = {POSITIVE: (1.5, 0.75), UNIT_BOX: (0.5, 0.25), SIMPLEX: (1 / dim, 0.5 / dim)}
+    middle, spread = places.get(domain, (0.0, 1.5))
+    return np.full(dim, middle), np.full(dim, spread)
+
+
+def _principal(data: Floats, std: Floats, domain: Domain) -> dict[str, Any] | None:
+    """Return the two directions in which the data spread most, as rows of steps and of what measures them.
+
+    A point x lies at <measure, x - mean>, and a step of one leads along ``steps``. Features count in units of their
+    standard deviation, but not those of distributions: the plane would leave the simplex.
+    """
+    if len(data) < 3:
+        return _corners(data.shape[1], domain)
+    unit = np.ones_like(std) if domain.sums_to_one else std
+    scaled = (data - data.mean(0)) / unit
+    _, sizes, directions = np.linalg.svd(scaled, full_matrices=False)
+    if len(sizes) < 2 or sizes[1] <= 1e-9 * max(sizes[0], 1e-300):
+        return _corners(data.shape[1], domain)
+    first = directions[:2] * np.sign(directions[:2][[0, 1], np.abs(directions[:2]).argmax(1)])[:, None]
+    shares = (sizes[:2] ** 2 / (sizes**2).sum()).tolist()
+    return {"steps": pack(first * unit, wide=True), "measure": pack(first / unit, wide=True), "shares": shares}
+
+
+def _corners(dim: int, domain: Domain) -> dict[str, Any] | None:
+    """Return the plane of all distributions over three outcomes; others have none without data."""
+    if not (domain.sums_to_one and dim == 3):
+        return None
+    steps = np.array([[-1.0, 1.0, 0.0], [-1.0, -1.0, 2.0]]) / np.sqrt([[2.0], [6.0]])
+    return {"steps": pack(steps, wide=True), "measure": pack(steps, wide=True), "shares": None}
+
+
+def _whitening(data: Floats) -> Floats:
+    """Return L with |L (x - y)|^2 = (x - y)' C^-1 (x - y), C the covariance of the data, columns first."""
+    covariance = np.atleast_2d(np.cov(data, rowvar=False, bias=True))
+    # By correlations, so that features of any size are alike.
+    size = np.sqrt(np.diag(covariance))
+    size = np.where(size > 0, size, 1.0)
+    variances, directions = np.linalg.eigh(covariance / size / size[:, None])
+    # Directions in which the data do not vary are left out, as of features that sum to one.
+    kept = variances > SMALLEST_VARIANCE * max(float(variances[-1]), 1e-300)
+    result: Floats = directions[:, kept] / np.sqrt(variances[kept]) / size[:, None]
+    return result
+
+
+def _classes(labels: Sequence[str]) -> list[str]:
+    """Return the classes that get a colour of their own, in order; numbers are ordered as such."""
+    names, counts = np.unique(np.asarray(labels), return_counts=True)
+    kept = names[np.argsort(-counts, kind="stable")][:MOST_CLASSES].tolist()
+    return sorted(kept, key=_order)
+
+
+def _order(name: str) -> tuple[bool, float, str]:
+    try:
+        return False, float(name), name
+    except ValueError:
+        return True, 0.0, name

@@ -1,0 +1,173 @@
+"""Tables from files: CSV, TSV, Parquet, .npy and .npz."""
+
+from __future__ import annotations
+
+import os
+import zipfile
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from askew import checks
+
+if TYPE_CHECKING:
+    from pandas import DataFrame
+
+__all__ = ["read_frame"]
+
+# What separates the columns of a text file; the one that its first line has most of.
+SEPARATORS = (",", ";", "\t", "|")
+# What stands for a missing value, beside what pandas knows (NA, NaN, null, empty, ...).
+GAPS = ("?", "-", "--", ".")
+
+
+def read_frame(path: str | os.PathLike[str], *, header: bool = True) -> DataFrame:
+    r"""Return a table from a file, as it is: nothing is encoded or left out.
+
+    CSV and TSV: any of comma, semicolon, tab and bar separates columns; UTF-8, or Latin-1 where it is none. Parquet
+    needs ``pip install "askew[parquet]"``. ``.npy``: a matrix, with columns ``x0``, ``x1``, ... ``.npz``: each
+    vector is a column of its name, each matrix several columns, its name with a number. Nothing in a file is run.
+
+    Parameters
+    ----------
+    path
+        The file; its ending says what it is.
+    header
+        Whether the first line of a text file has the names of the columns. Without, they are ``x0``, ``x1``, ...
+
+    Raises
+    ------
+    FileNotFoundError, ValueError
+        If the file is missing, empty or no such table; the message says what is wrong.
+
+    Examples
+    --------
+    >>> import tempfile
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     file = Path(folder) / "fruit.csv"
+    ...     _ = file.write_text("weight;fruit\n150,5;apple\n?;plum\n")
+    ...     read_frame(file)
+       weight  fruit
+    0   150.5  apple
+    1     NaN   plum
+    """
+    place = Path(path)
+    shown = repr(str(path))
+    if not place.is_file():
+        mend = "Check the name." if not place.is_dir() else "It is a folder: name a file in it."
+        raise FileNotFoundError(checks.problem("TABLE", "a file that exists", shown, mend))
+    ending = place.suffix.lower()
+    if ending not in READERS:
+        must = f"a file that ends in {', '.join(READERS)}"
+        raise ValueError(checks.problem("TABLE", must, shown, "Save the table as CSV."))
+    try:
+        frame = READERS[ending](place, header)
+    except (ValueError, KeyError, EOFError, zipfile.BadZipFile, UnicodeError) as error:
+        what = " ".join(str(error).split())[:200]
+        raise ValueError(checks.problem(f"TABLE {shown}", f"a table as {ending} files have it", what)) from error
+    if len(frame) == 0 or frame.shape[1] == 0:
+        raise ValueError(checks.problem(f"TABLE {shown}", "a table with rows and columns", "an empty one"))
+    frame.columns = [str(name).strip() for name in frame.columns]
+    twice = frame.columns[frame.columns.duplicated()]
+    if len(twice):
+        must = "a table whose columns have different names"
+        raise ValueError(checks.problem(f"TABLE {shown}", must, f"{twice[0]!r} twice"))
+    return frame
+
+
+def _text(path: Path, header: bool) -> DataFrame:
+    """Read a text file with the separator that its first line has most of."""
+    import pandas
+
+    for encoding in ("utf-8-sig", "latin-1"):
+        try:
+            with path.open(encoding=encoding) as file:
+                first = file.readline(1 << 20)
+            separator = "\t" if path.suffix.lower() == ".tsv" else max(SEPARATORS, key=first.count)
+            frame = pandas.read_csv(
+                path,
+                sep=separator,
+                header=0 if header else None,
+                encoding=encoding,
+                na_values=list(GAPS),
+                skipinitialspace=True,
+                # A comma is no separator here, so it may be the decimal one, which many languages have.
+                decimal="," if separator == ";" and _decimal_commas(path, encoding) else ".",
+                low_memory=False,
+            )
+        except UnicodeDecodeError:
+            continue
+        if not header:
+            frame.columns = [f"x{number}" for number in frame.columns]
+        return frame
+    raise ValueError("its encoding is unknown")  # Latin-1 reads every byte
+
+
+def _decimal_commas(path: Path, encoding: str) -> bool:
+    """Whether numbers between semicolons have a comma and none has a point, in the first lines."""
+    with path.open(encoding=encoding) as file:
+        fields = [field.strip() for _, line in zip(range(100), file, strict=False) for field in line.split(";")]
+    return any(_is_number(f.replace(",", ".")) for f in fields if "," in f) and not any(
+        _is_number(f) for f in fields if "." in f
+    )
+
+
+def _is_number(text: str) -> bool:
+    try:
+        float(text)
+    except ValueError:
+        return False
+    return True
+
+
+def _parquet(path: Path, header: bool) -> DataFrame:
+    checks.optional_import("pyarrow", "parquet", "Reading Parquet")
+    import pandas
+    import pyarrow
+
+    try:
+        frame: DataFrame = pandas.read_parquet(path, engine="pyarrow")
+    except (pyarrow.ArrowException, OSError) as error:
+        raise ValueError(str(error)) from error
+    # An index with a name is a column that somebody made the index.
+    return frame.reset_index() if frame.index.name is not None else frame.reset_index(drop=True)
+
+
+def _npy(path: Path, header: bool) -> DataFrame:
+    array = np.load(path, allow_pickle=False, mmap_mode="r")
+    return _columns({"x": array})
+
+
+def _npz(path: Path, header: bool) -> DataFrame:
+    with np.load(path, allow_pickle=False) as file:
+        return _columns({name: file[name] for name in file.files})
+
+
+def _columns(arrays: dict[str, NDArray[Any]]) -> DataFrame:
+    """Return vectors as columns of their names, and matrices as several of them."""
+    import pandas
+
+    parts = []
+    for name, array in arrays.items():
+        if array.ndim not in (1, 2) or array.dtype.kind not in "biufUSM":
+            raise ValueError(f"{name!r} is {array.dtype} of shape {array.shape}; it must be a vector or a matrix")
+        values = array.astype(str) if array.dtype.kind == "S" else array
+        names = [name] if array.ndim == 1 else [f"{name}{i}" for i in range(array.shape[1])]
+        parts.append(pandas.DataFrame(values.reshape(len(array), -1), columns=names))
+    lengths = {len(part) for part in parts}
+    if len(lengths) > 1:
+        raise ValueError(f"its arrays have {' and '.join(map(str, sorted(lengths)))} rows; they must have as many each")
+    return pandas.concat(parts, axis=1) if parts else pandas.DataFrame()
+
+
+READERS: dict[str, Callable[[Path, bool], DataFrame]] = {
+    ".csv": _text,
+    ".tsv": _text,
+    ".txt": _text,
+    ".parquet": _parquet,
+    ".npy": _npy,
+    ".npz": _npz,
+}

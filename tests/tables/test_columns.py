@@ -1,0 +1,115 @@
+"""Columns become features by rules that the notes say, and later tables are encoded by the same rules."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pandas
+import pytest
+
+from askew.tables import Columns
+
+
+def test_numbers_stay_and_gaps_get_the_median() -> None:
+    table = pandas.DataFrame({"a": [1.0, None, 5.0, np.inf], "b": [True, False, True, True]})
+    columns = Columns.of(table)
+    assert columns.features == ["a", "b"]
+    np.testing.assert_array_equal(columns.encode(table), [[1, 1], [3, 0], [5, 1], [3, 1]])
+    assert columns.notes == ("a: 2 gaps filled by the median, 3",)
+
+
+def test_categories_have_a_feature_for_each_level() -> None:
+    table = pandas.DataFrame({"c": ["b", "a", "b", None]})
+    columns = Columns.of(table)
+    assert columns.features == ["c=b", "c=a"]
+    np.testing.assert_array_equal(columns.encode(table), [[1, 0], [0, 1], [1, 0], [0, 0]])
+    later = pandas.DataFrame({"c": ["new", "a"]})
+    np.testing.assert_array_equal(columns.encode(later), [[0, 0], [0, 1]])
+
+
+def test_rare_levels_share_a_feature() -> None:
+    values = [f"level{i}" for i in range(30)] * 3
+    columns = Columns.of(pandas.DataFrame({"c": values}))
+    assert len(columns.features) == 21
+    assert columns.features[-1] == "c=other"
+    later = columns.encode(pandas.DataFrame({"c": ["never seen", None]}))
+    assert later[:, -1].tolist() == [1, 0]
+    assert later.sum() == 1
+
+
+def test_dates_become_days() -> None:
+    table = pandas.DataFrame(
+        {"t": pandas.to_datetime(["1970-01-02", "1970-01-04", None]), "u": ["1970-01-01", "1970-01-03T12:00", None]}
+    )
+    np.testing.assert_allclose(Columns.of(table).encode(table), [[1, 0], [3, 2.5], [2, 1.25]])
+
+
+def test_numbers_among_text() -> None:
+    values = [str(i) for i in range(99)] + ["unknown"]
+    columns = Columns.of(pandas.DataFrame({"a": values}))
+    assert columns.encode(pandas.DataFrame({"a": ["7", "unknown"]})).tolist() == [[7.0], [49.0]]
+    assert "numbers among text; filled by the median: 'unknown'" in columns.notes[0]
+
+
+@pytest.mark.parametrize(
+    ("values", "note"),
+    [
+        ([None] * 30, "empty"),
+        ([5] * 30, "no two different numbers|the same in all rows"),
+        (list(range(30)), "it numbers the rows"),
+        ([f"person {i}" for i in range(30)], "names or free text"),
+    ],
+)
+def test_what_is_left_out(values: list[object], note: str) -> None:
+    table = pandas.DataFrame({"a": values, "x": np.linspace(0, 1, 30)})
+    columns = Columns.of(table)
+    assert columns.features == ["x"]
+    assert any(part in columns.notes[0] for part in note.split("|"))
+
+
+def test_identifiers_by_name_and_keep() -> None:
+    table = pandas.DataFrame({"customer_id": [17, 4, 99, 5], "width": [17, 4, 99, 5]})
+    assert Columns.of(table).features == ["width"]
+    assert Columns.of(table, keep=["customer_id"]).features == ["customer_id", "width"]
+    assert Columns.of(table, drop=["width"], keep=["customer_id"]).features == ["customer_id"]
+
+
+def test_nothing_left_is_an_error() -> None:
+    with pytest.raises(ValueError, match="a table with a column that can be learned from"):
+        Columns.of(pandas.DataFrame({"a": [1, 1, 1]}))
+    with pytest.raises(ValueError, match=r"must be one of 'a'.*Got 'b'"):
+        Columns.of(pandas.DataFrame({"a": [1, 2, 1]}), drop=["b"])
+
+
+def test_other_tables() -> None:
+    columns = Columns.of(pandas.DataFrame({"a": [1.0, 2.0, 4.0], "b": [3, 1, 1]}))
+    with pytest.raises(ValueError, match="one without 'b'"):
+        columns.encode(pandas.DataFrame({"a": [1.0]}))
+    with pytest.raises(
+        ValueError, match=r"column 'a' must be numbers.*Got \"'tall'\"|column 'a' must be numbers.*tall"
+    ):
+        columns.encode(pandas.DataFrame({"a": ["tall"], "b": [1]}))
+    other_order = pandas.DataFrame({"more": ["x"], "b": [1], "a": [2.0]})
+    assert columns.encode(other_order).tolist() == [[2.0, 1.0]]
+
+
+def test_saved_and_loaded(tmp_path: Path) -> None:
+    table = pandas.DataFrame(
+        {"a": [1.0, None, 5.0], "c": ["b", "a", "b"], "t": pandas.to_datetime(["2020-01-01"] * 2 + [None])}
+    )
+    columns = Columns.of(table)
+    columns.save(tmp_path)
+    again = Columns.load(tmp_path)
+    assert again == columns
+    assert Columns.load(tmp_path / "nowhere") is None
+
+
+@pytest.mark.parametrize("change", [{"used": 3}, {"used": [{"name": "a"}]}, {"kind": "model"}, {"notes": None}])
+def test_damaged_files(tmp_path: Path, change: dict[str, object]) -> None:
+    Columns.of(pandas.DataFrame({"a": [1.0, 2.0]})).save(tmp_path)
+    path = tmp_path / "columns.json"
+    path.write_text(json.dumps(json.loads(path.read_text()) | change))
+    with pytest.raises(ValueError, match=r"columns\.json"):
+        Columns.load(tmp_path)

@@ -1,0 +1,106 @@
+"""Tables come out of files as they are, and files that are none say why."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pandas
+import pytest
+
+from askew.tables import bundled_names, load_bundled, read_frame
+
+
+def write(folder: Path, name: str, text: str | bytes) -> Path:
+    path = folder / name
+    path.write_bytes(text.encode() if isinstance(text, str) else text)
+    return path
+
+
+@pytest.mark.parametrize("separator", [",", ";", "\t", "|"])
+def test_separator_is_found(tmp_path: Path, separator: str) -> None:
+    file = write(tmp_path, "a.csv", f"a{separator}b\n1{separator}x\n2.5{separator}y\n")
+    frame = read_frame(file)
+    assert list(frame.columns) == ["a", "b"]
+    assert frame["a"].tolist() == [1.0, 2.5]
+
+
+@pytest.mark.parametrize(
+    ("text", "numbers"),
+    [("a;b\n1,5;x\n2,25;y\n", [1.5, 2.25]), ("a;b\n1.5;x,z\n2.25;y\n", [1.5, 2.25]), ("a,b\n1.5,1\n2,1\n", [1.5, 2.0])],
+)
+def test_decimal_comma(tmp_path: Path, text: str, numbers: list[float]) -> None:
+    assert read_frame(write(tmp_path, "a.csv", text))["a"].tolist() == numbers
+
+
+def test_gaps_are_gaps(tmp_path: Path) -> None:
+    frame = read_frame(write(tmp_path, "a.csv", "a,b\n1,?\n,NA\n3,-\n"))
+    assert frame["a"].isna().tolist() == [False, True, False]
+    assert frame["b"].isna().all()
+
+
+def test_byte_order_mark_and_latin_1(tmp_path: Path) -> None:
+    assert list(read_frame(write(tmp_path, "a.csv", b"\xef\xbb\xbfa,b\n1,2\n")).columns) == ["a", "b"]
+    assert read_frame(write(tmp_path, "b.csv", "a\nZürich\n".encode("latin-1")))["a"].tolist() == ["Zürich"]
+
+
+def test_without_header(tmp_path: Path) -> None:
+    frame = read_frame(write(tmp_path, "a.csv", "1,2\n3,4\n"), header=False)
+    assert frame.to_dict("list") == {"x0": [1, 3], "x1": [2, 4]}
+
+
+def test_parquet(tmp_path: Path) -> None:
+    pytest.importorskip("pyarrow")
+    table = pandas.DataFrame(
+        {"a": [1.0, None], "b": ["x", "y"], "when": pandas.to_datetime(["2020-01-01", "2021-01-01"])}
+    )
+    table.to_parquet(tmp_path / "a.parquet")
+    pandas.testing.assert_frame_equal(read_frame(tmp_path / "a.parquet"), table)
+    with pytest.raises(ValueError, match=r"must be a table as \.parquet files have it"):
+        read_frame(write(tmp_path, "bad.parquet", "not parquet"))
+
+
+def test_arrays(tmp_path: Path) -> None:
+    points = np.arange(6.0).reshape(3, 2)
+    np.save(tmp_path / "a.npy", points)
+    assert read_frame(tmp_path / "a.npy").to_dict("list") == {"x0": [0, 2, 4], "x1": [1, 3, 5]}
+    np.savez(tmp_path / "a.npz", X=points, y=np.array(["a", "b", "a"]))
+    assert list(read_frame(tmp_path / "a.npz").columns) == ["X0", "X1", "y"]
+    np.savez(tmp_path / "b.npz", X=points, y=np.zeros(2))
+    with pytest.raises(ValueError, match="its arrays have 2 and 3 rows"):
+        read_frame(tmp_path / "b.npz")
+
+
+def test_objects_are_not_unpickled(tmp_path: Path) -> None:
+    np.save(tmp_path / "a.npy", np.array([{"a": 1}], dtype=object), allow_pickle=True)
+    with pytest.raises(ValueError, match=r"a table as \.npy files have it"):
+        read_frame(tmp_path / "a.npy")
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "words"),
+    [
+        ("a.csv", "", "a table as .csv files have it"),
+        ("a.csv", "a,b\n", "an empty one"),
+        ("a.csv", "a,b\n1,2,3,4\n1\n5,6,7,8,9,9\n", "a table as .csv files have it"),
+        ("a.xlsx", "x", "a file that ends in .csv"),
+        ("a.npz", "x", "a table as .npz files have it"),
+    ],
+)
+def test_what_is_no_table(tmp_path: Path, name: str, content: str, words: str) -> None:
+    with pytest.raises(ValueError, match=words):
+        read_frame(write(tmp_path, name, content))
+
+
+def test_missing_file_and_folder(tmp_path: Path) -> None:
+    with pytest.raises(FileNotFoundError, match=r"TABLE must be a file that exists\. Got .*none\.csv"):
+        read_frame(tmp_path / "none.csv")
+    with pytest.raises(FileNotFoundError, match="It is a folder: name a file in it"):
+        read_frame(tmp_path)
+
+
+@pytest.mark.parametrize("name", bundled_names())
+def test_bundled_tables(name: str) -> None:
+    table = load_bundled(name)
+    assert table["class"].nunique() >= 2
+    assert not table.isna().any().any()

@@ -1,0 +1,243 @@
+"""The documentation: its links, its figures, and the site that is built from it."""
+
+from __future__ import annotations
+
+import doctest
+import importlib
+import importlib.util
+import json
+import os
+import re
+import subprocess
+import sys
+from collections import defaultdict
+from html.parser import HTMLParser
+from pathlib import Path
+from statistics import mean
+from types import ModuleType
+
+import pytest
+
+ROOT = Path(__file__).parents[1]
+DOCS = ROOT / "docs"
+PAGES = sorted(path.relative_to(ROOT).as_posix() for path in [ROOT / "README.md", *DOCS.rglob("*.md")])
+PACKAGES = ("mkdocs", "material", "mkdocstrings", "mkdocstrings_handlers.python", "latex2mathml")
+
+# Two pages name what they show: most of these modules is for the library itself.
+WHOLE = sorted({path.stem for path in (DOCS / "api").glob("*.md")} - {"index", "checks", "experiments"})
+
+
+def missing_packages() -> list[str]:
+    def absent(name: str) -> bool:
+        try:
+            return importlib.util.find_spec(name) is None
+        except ModuleNotFoundError:
+            return True
+
+    return [name for name in PACKAGES if absent(name)]
+
+
+needs_mkdocs = pytest.mark.skipif(
+    bool(missing_packages()), reason=f'building the pages needs {missing_packages()}: pip install "askew[docs]"'
+)
+
+
+# ---------------------------------------------------------------------- links between pages
+
+
+def without_code(text: str) -> str:
+    return re.sub(r"```.*?```|`[^`\n]*`", "", text, flags=re.DOTALL)
+
+
+def anchors(text: str) -> set[str]:
+    """Return what the headings of a page can be linked by."""
+    headings = re.findall(r"^#+ (.*)$", re.sub(r"```.*?```", "", text, flags=re.DOTALL), re.MULTILINE)
+    return {re.sub(r"[^a-z0-9_ -]", "", line.lower()).strip().replace(" ", "-") for line in headings}
+
+
+def dead_links(page: Path, text: str) -> list[str]:
+    dead = []
+    for target in re.findall(r"\]\(([^)\s]+)\)", without_code(text)):
+        if "://" in target:
+            continue
+        path, _, anchor = target.partition("#")
+        file = page.parent / path if path else page
+        read = text if not path else file.read_text("utf-8") if file.suffix == ".md" and file.is_file() else ""
+        if not file.exists() or (anchor and anchor not in anchors(read)):
+            dead.append(target)
+    return dead
+
+
+@pytest.mark.parametrize("page", PAGES)
+def test_links_lead_somewhere(page: str) -> None:
+    path = ROOT / page
+    assert dead_links(path, path.read_text("utf-8")) == []
+
+
+def test_dead_links_are_found() -> None:
+    text = (
+        "# A title\n[a](search.md) [b](search.md#which-index) [c](#a-title) [d](https://x.org)\n```\n[e](no.md)\n```\n"
+    )
+    assert dead_links(DOCS / "index.md", text) == []
+    text = "# A title\n[a](serch.md) [b](search.md#which) [c](#title)"
+    assert dead_links(DOCS / "index.md", text) == ["serch.md", "search.md#which", "#title"]
+
+
+def test_pages_begin_with_one_title() -> None:
+    for page in PAGES:
+        text = re.sub(r"```.*?```", "", (ROOT / page).read_text("utf-8"), flags=re.DOTALL)
+        assert text.startswith("# "), page
+        assert len(re.findall(r"^# ", text, re.MULTILINE)) == 1, page
+
+
+# ---------------------------------------------------------------------- figures
+
+
+def test_measured_purities_are_those_of_the_results() -> None:
+    found: dict[tuple[str, str], list[float]] = defaultdict(list)
+    for line in (ROOT / "results" / "clustering.jsonl").read_text("utf-8").splitlines():
+        row = json.loads(line)
+        if row["scale"] == "paper":
+            found[row["setting"], row["method"]].append(row["scores"]["purity"])
+    text = (DOCS / "choosing.md").read_text("utf-8")
+    for noise in ("exponential", "multinomial", "Gaussian"):
+        (line,) = re.findall(rf"^\| clusters of {noise} noise \|.*$", text, re.MULTILINE)
+        shown = [float(cell) for cell in re.findall(r"\d\.\d{3}", line)]
+        methods = ("euclidean", "mahalanobis", "nbd")
+        # The table rounds; half a unit of its last digit, and what binary fractions add.
+        assert shown == pytest.approx([mean(found[noise.lower(), name]) for name in methods], abs=5.01e-4)
+    oracle = [mean(found[noise, "oracle"]) for noise in ("exponential", "multinomial", "gaussian")]
+    told = re.search(r"has (\d\.\d+), (\d\.\d+) and (\d\.\d+) in the last three rows", " ".join(text.split()))
+    assert told is not None
+    assert [float(figure) for figure in told.groups()] == pytest.approx(oracle, abs=5.01e-4)
+
+
+# ---------------------------------------------------------------------- the site
+
+
+class Loaded(HTMLParser):
+    """What a browser fetches for a page, beside the page itself, and the text that it shows."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.addresses: list[str] = []
+        self.identifiers: set[str] = set()
+        self.tags: set[str] = set()
+        self.shown: list[str] = []
+        self.inside: list[str] = []
+
+    def handle_starttag(self, tag: str, attributes: list[tuple[str, str | None]]) -> None:
+        values = {name: value or "" for name, value in attributes}
+        self.identifiers.add(values.get("id", ""))
+        self.tags.add(tag)
+        if tag == "link" and values.get("rel") in ("stylesheet", "preconnect", "icon", "preload"):
+            self.addresses.append(values["href"])
+        if tag in ("script", "img", "iframe", "source"):
+            self.addresses.append(values.get("src", ""))
+        if tag in ("script", "style", "pre", "code"):
+            self.inside.append(tag)
+
+    def handle_endtag(self, tag: str) -> None:
+        if self.inside and self.inside[-1] == tag:
+            self.inside.pop()
+
+    def handle_data(self, data: str) -> None:
+        if not self.inside:
+            self.shown.append(data)
+
+
+def parsed(path: Path) -> Loaded:
+    page = Loaded()
+    page.feed(path.read_text("utf-8"))
+    return page
+
+
+@pytest.fixture(scope="module")
+def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("site")
+    command = [sys.executable, "-m", "mkdocs", "build", "--strict", "--quiet", "--site-dir", str(folder)]
+    # The second is a notice of the theme about its own future.
+    environment = {**os.environ, "OMP_NUM_THREADS": "1", "NO_MKDOCS_2_WARNING": "1"}
+    result = subprocess.run(
+        command, cwd=ROOT, env=environment, capture_output=True, text=True, timeout=300, check=False
+    )
+    assert result.returncode == 0, result.stdout + result.stderr
+    assert "WARNING" not in result.stderr
+    return folder
+
+
+@needs_mkdocs
+def test_site_fetches_nothing_from_elsewhere(site: Path) -> None:
+    pages = list(site.rglob("*.html"))
+    assert len(pages) > 40
+    for path in pages:
+        assert not [address for address in parsed(path).addresses if "//" in address], path
+    for path in site.rglob("*.css"):
+        assert not re.findall(r"(?:@import|url\()\s*[\"']?(?:https?:)?//[^)\"']*", path.read_text("utf-8")), path
+
+
+@needs_mkdocs
+def test_marks_of_other_languages_do_not_show(site: Path) -> None:
+    for path in site.rglob("*.html"):
+        page = parsed(path)
+        assert "grad" not in page.tags, (path.name, "an inner product in angle brackets was taken for a tag")
+        text = " ".join(page.shown)
+        for mark in (
+            ":func:",
+            ":class:",
+            ":meth:",
+            ":math:",
+            "..  math::",
+            ".. math::",
+            "$$",
+            r"\langle",
+            r"\phi",
+            ":::",
+        ):
+            assert mark not in text, (path.name, mark)
+
+
+@needs_mkdocs
+@pytest.mark.parametrize("package", WHOLE)
+def test_api_pages_have_all_that_is_public(site: Path, package: str) -> None:
+    module = importlib.import_module(f"askew.{package}")
+    shown = parsed(site / "api" / f"{package}.html").identifiers
+    values = {name: getattr(module, name) for name in module.__all__}
+    described = {
+        name: (f"askew.{package}.{name}", f"{value.__module__}.{name}")
+        for name, value in values.items()
+        if callable(value)
+    }
+    assert [name for name, paths in described.items() if shown.isdisjoint(paths)] == []
+
+
+@needs_mkdocs
+def test_formulas_are_shown_without_a_script(site: Path) -> None:
+    text = (site / "mathematics.html").read_text("utf-8")
+    assert text.count("<math ") > 100
+    assert 'alttext="D(x, y) = \\phi(x) - \\phi(y) - \\langle \\nabla\\phi(y), x - y \\rangle"' in text
+    assert "<math " in (site / "api" / "divergences.html").read_text("utf-8")
+
+
+@needs_mkdocs
+def test_examples_and_notebook_are_pages(site: Path) -> None:
+    names = {path.stem for path in (ROOT / "examples").iterdir() if path.suffix in (".py", ".ipynb")}
+    assert names | {"index"} == {path.stem for path in (site / "examples").glob("*.html")}
+
+
+@pytest.fixture
+def building() -> ModuleType:
+    specification = importlib.util.spec_from_file_location("building", DOCS / "building.py")
+    assert specification is not None
+    assert specification.loader is not None
+    module = importlib.util.module_from_spec(specification)
+    specification.loader.exec_module(module)
+    return module
+
+
+@needs_mkdocs
+def test_docstrings_become_markdown(building: ModuleType) -> None:
+    assert doctest.testmod(building, optionflags=doctest.ELLIPSIS).failed == 0
+    text = "One.\n\n.. math:: a\n    + b\n\nWith :math:`c` and <grad phi(y), h>, not ``<x, y>``.\n\n>>> f(<a, b>)\n"
+    expected = "One.\n\n$$\na + b\n$$\n\nWith $c$ and ⟨grad phi(y), h⟩, not ``<x, y>``.\n\n>>> f(<a, b>)"
+    assert building.as_markdown(text) == expected
