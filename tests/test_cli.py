@@ -247,3 +247,12 @@ def test_ctrl_c_stops_cleanly(folder: Path) -> None:
     assert process.returncode == 130
     assert errors == "askew: stopped. What was finished is in 'results'; the same command goes on from there.\n"
     assert {row.cell.method for row in read("results")} == {"exact"}
+
+
+def test_report_as_one_file(capsys: pytest.CaptureFixture[str]) -> None:
+    assert called("reproduce", "sums", "-o", "mine") == 0
+    capsys.readouterr()
+    assert called("report", "mine", "-o", "new/report.html") == 0
+    assert capsys.readouterr().out == "Wrote new/report.html\n"
+    assert [file.name for file in Path("new").iterdir()] == ["report.html"]
+    assert "Sums of numbers" in Path("new/report.html").read_text("utf-8")

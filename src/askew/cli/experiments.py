@@ -101,13 +101,18 @@ def _duration(seconds: float) -> str:
 @app.command("report", epilog="Example: askew report results -o report")
 def _report(
     results: Annotated[Path, typer.Argument(help="Folder of results that reproduce wrote.")] = RESULTS,
-    output: Annotated[Path, typer.Option("-o", "--output", help="Folder for the report.")] = Path("report"),
+    output: Annotated[Path, typer.Option("-o", "--output", help="Folder for the report, or one file .html.")] = Path(
+        "report"
+    ),
 ) -> None:
     """Print and write tables of results beside the paper's (Markdown and one HTML page), and curves as PNG."""
     if not results.is_dir():
         must, mend = "a folder that exists", "Make it with: askew reproduce"
         raise FileNotFoundError(checks.problem("RESULTS", must, repr(str(results)), mend))
     files = write_report(results, output, EXPERIMENTS.values())
+    if output.suffix == ".html":
+        print(f"Wrote {output}")
+        return
     tables = files[0].read_text("utf-8")
     if sys.stdout.isatty():
         Console().print(Markdown(tables))

@@ -183,7 +183,7 @@ def write_report(
     results
         A folder that :func:`~askew.experiments.running.reproduce` wrote.
     folder
-        Where the files go; made if need be.
+        Where the files go; made if need be. A name that ends in ``.html`` is that of the one page to write instead.
     experiments
         What to report on; None for all there are.
 
@@ -210,6 +210,11 @@ def write_report(
     rows = read(results)
     some, remarks = sections(rows, known), _unknown(rows, known)
     folder = Path(folder)
+    if folder.suffix == ".html":
+        folder.parent.mkdir(parents=True, exist_ok=True)
+        with storage.atomic_write(folder) as temporary:
+            temporary.write_text(page(some, remarks), encoding="utf-8")
+        return [folder]
     folder.mkdir(parents=True, exist_ok=True)
     contents = {"results.md": text(some, remarks).encode(), "results.html": page(some, remarks).encode()}
     pictures = (picture for section in some for picture in section.pictures)
