@@ -178,8 +178,9 @@ def fit(
             run.close()
             return run.history
         pressed = stack.enter_context(interruption())
-        show = stack.enter_context(progress_bar(progress, settings.steps, "training", run.step, "loss"))
-        write = stack.enter_context(tensorboard_writer(tensorboard))
+        shown = progress if run.team.leads else False
+        show = stack.enter_context(progress_bar(shown, settings.steps, "training", run.step, "loss"))
+        write = stack.enter_context(tensorboard_writer(tensorboard if run.team.leads else None))
         stack.callback(model.eval)
         written = len(run.history)
         for batch in run.batches():
@@ -187,7 +188,7 @@ def fit(
             if run.epoch_is_over:
                 run.end_epoch()
             written = _write(write, run, written)
-            if pressed():
+            if run.team.any(pressed()):
                 break
             if path is not None and run.step % checkpoint_every == 0 and not run.finished:
                 run.save(path)

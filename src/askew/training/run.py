@@ -21,6 +21,7 @@ from askew.losses import LabelLoss, Loss, PairLoss
 from askew.training.batches import Batches, LoaderBatches
 from askew.training.history import History
 from askew.training.surroundings import random_state, set_random_state
+from askew.training.team import Team
 
 __all__ = ["Objective", "Run", "Settings", "TrainingDivergedError"]
 
@@ -111,6 +112,7 @@ class Run:
         optimizer: Callable[[Sequence[nn.Parameter]], Optimizer] | None,
         device: torch.device,
     ) -> None:
+        self.team = Team()
         self.model = model
         self.source = source
         self.loss = loss
@@ -127,7 +129,9 @@ class Run:
         self.optimizer = optimizer(self.parameters) if optimizer else _adam(self.parameters, settings.learning_rate)
         self.peaks = [float(group["lr"]) for group in self.optimizer.param_groups]
         seed = settings.seed if settings.seed is not None else int(torch.randint(2**62, ()))
-        self.counters = Counters(order_seed=seed)
+        # The order of the data is the same in all processes.
+        self.counters = Counters(order_seed=self.team.same(seed))
+        self.team.same_weights(modules)
         self.best: Weights | None = None
         self.good: Weights = _copy(model)
         self.epoch_random = random_state(device, self.generator)
@@ -176,6 +180,7 @@ class Run:
             calibrate(points, points[order])
         else:
             calibrate(batch[0], batch[2])
+        self.team.same_weights([self.model])  # with loaders, each process has seen other rows
         self.good = _copy(self.model)
 
     def batches(self) -> Iterator[tuple[Tensor, ...]]:
@@ -212,9 +217,10 @@ class Run:
         self.optimizer.zero_grad(set_to_none=True)
         with _coarse(self.model) if isinstance(self.loss, LabelLoss) else contextlib.nullcontext():
             result = self._loss(batch)
-        value = float(result.detach())
+        value = self.team.same_score(float(result.detach()))  # so that all decide alike
         self._watch(value)
         result.backward()
+        self.team.add_gradients(self.model, self.loss)
         if self.settings.clip is not None:
             nn.utils.clip_grad_norm_(self.parameters, self.settings.clip)
         self.optimizer.step()
@@ -225,14 +231,26 @@ class Run:
         return value
 
     def _loss(self, batch: tuple[Tensor, ...]) -> Tensor:
-        """Return the loss of a batch. A run over several processes gathers its batch here."""
+        """Return the loss of a batch; each of several processes computes its share of it."""
         batch = self._checked(batch)
         with torch.autocast(self.device.type, dtype=torch.bfloat16, enabled=self.settings.autocast):
-            result = self.loss.of(self.model, *batch) if isinstance(self.loss, Loss) else self.loss(self.model, *batch)
+            result = self._together(batch) if self.team.size > 1 else self._alone(batch)
         if not (isinstance(result, Tensor) and result.numel() == 1):
             got = tuple(result.shape) if isinstance(result, Tensor) else type(result).__name__
             raise TypeError(checks.problem("the result of the loss of fit", "a tensor with one number", got))
         return result.reshape(())
+
+    def _alone(self, batch: tuple[Tensor, ...]) -> Tensor:
+        return self.loss.of(self.model, *batch) if isinstance(self.loss, Loss) else self.loss(self.model, *batch)
+
+    def _together(self, batch: tuple[Tensor, ...]) -> Tensor:
+        """Return the loss of a batch of all processes."""
+        if not isinstance(self.source, LoaderBatches):  # all have the same rows; a loader has its own
+            batch = tuple(part.tensor_split(self.team.size)[self.team.rank] for part in batch)
+        if isinstance(self.loss, Loss):
+            return self.team.loss(self.loss, self.model, batch)
+        # Of a function nothing is known. It is taken for a mean over rows.
+        return self.team.mean(self.loss(self.model, *batch), batch[0].shape[0])
 
     def _checked(self, batch: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
         if isinstance(self.loss, Loss) and len(batch) != len(self.loss.parts):
@@ -308,7 +326,7 @@ class Run:
             score = float(self.validation(self.model))
         self.model.train()
         set_random_state(random, self.device, None)
-        return score
+        return self.team.same_score(score)
 
     def close(self) -> None:
         """Leave the model with the best weights, ready for use."""
@@ -321,7 +339,10 @@ class Run:
     # ------------------------------------------------------------------ on disk
 
     def save(self, path: Path) -> None:
-        """Write the state of the run to a file, in one piece or not at all."""
+        """Write the state of the run to a file, in one piece or not at all; of several processes the first does it."""
+        if not self.team.leads:
+            self.team.wait()
+            return
         self.counters.seconds += time.monotonic() - self.started
         self.started = time.monotonic()
         tree = {
@@ -337,6 +358,7 @@ class Run:
         tensors, rest = storage.flatten(tree)
         path.parent.mkdir(parents=True, exist_ok=True)
         storage.save_tensors(path, tensors, {"kind": "checkpoint", "tree": rest})
+        self.team.wait()
 
     def load(self, path: Path) -> None:
         """Take up the run that a file holds."""

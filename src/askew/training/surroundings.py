@@ -20,6 +20,8 @@ __all__ = ["best_device", "interruption", "random_state", "set_random_state", "t
 def best_device() -> torch.device:
     """Return the accelerator of this machine, or its processor."""
     device = torch.accelerator.current_accelerator(check_available=True)
+    if device is not None and "LOCAL_RANK" in os.environ:  # torchrun: one process for each accelerator
+        return torch.device(device.type, int(os.environ["LOCAL_RANK"]))
     return torch.device("cpu") if device is None else device
 
 
