@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import copy
 import warnings
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any, ClassVar
 
 import numpy as np
@@ -18,6 +20,7 @@ from torch import Tensor, nn
 from askew import checks
 from askew.clustering.frame import Frame, as_bregman, check_inside, mean_row
 from askew.clustering.inputs import as_images, as_table, check_tolerance, checked_weights, has_encoder, positive_only
+from askew.clustering.lazy import Blocks, Lens, is_lazy, lazy_kmeans, lazy_rows, lazy_start, middle_and_variance
 from askew.clustering.lloyd import Clustering, lloyd, nearest, total
 from askew.clustering.minibatch import absorb, minibatch, reseed
 from askew.clustering.starts import STARTS, choose_start
@@ -31,6 +34,8 @@ __all__ = ["BregmanKMeans"]
 
 # Runs from random starts by default; those that choose their points need one.
 RANDOM_RUNS = 10
+# Starts of data that dask holds. One point after the other would be as many passes as clusters: both are k-means||.
+LAZY_STARTS = ("k-means++", "k-means||")
 # Entries of a block of the matrix of divergences.
 BLOCK_ENTRIES = 1 << 20
 
@@ -157,16 +162,19 @@ class BregmanKMeans(ClassNamePrefixFeaturesOutMixin, TransformerMixin, ClusterMi
         Parameters
         ----------
         X
-            ``(n, dim)``, or anything with n first that the encoder takes.
+            ``(n, dim)``, or anything with n first that the encoder takes. A dask array or data frame is clustered block
+            by block where its blocks are; ``labels_`` are then a dask array, and the start is by k-means||.
         y
             Not used.
         sample_weight
             Weights of the points, ``(n,)``.
         """
         self._check_parameters()
+        if is_lazy(X):
+            return self._fit_lazy(X, sample_weight)
         array, encoder, divergence, points = self._take(X)
         weights = checked_weights(sample_weight, array, type(self).__name__)
-        self._check_count(points)
+        self._check_count(len(points))
         random = check_random_state(self.random_state)
         frame = Frame(points, divergence, weights, self.dual)
         tol = self.tol * _mean_variance(points, weights) if self.tol else 0.0
@@ -223,7 +231,7 @@ class BregmanKMeans(ClassNamePrefixFeaturesOutMixin, TransformerMixin, ClusterMi
         weights = checked_weights(sample_weight, array, type(self).__name__)
         random: np.random.RandomState = getattr(self, "_random", None) or check_random_state(self.random_state)
         if first:
-            self._check_count(points)
+            self._check_count(len(points))
             frame = Frame(points, divergence, weights, self.dual)
             centres = self._start(frame, X, encoder, random, weights)
             counts, steps = np.zeros(self.n_clusters), 0
@@ -245,13 +253,20 @@ class BregmanKMeans(ClassNamePrefixFeaturesOutMixin, TransformerMixin, ClusterMi
 
     @torch.no_grad()
     def predict(self, X: ArrayLike) -> NDArray[np.int32]:
-        """Return the number of the nearest centre of each point, ``(n,)``."""
+        """Return the number of the nearest centre of each point, ``(n,)``; of dask's data, when it is computed."""
+        if is_lazy(X):
+            lazily: NDArray[np.int32] = lazy_rows(X, self._without_labels().predict, np.int32)
+            return lazily
         _, points = self._again(X)
         return nearest(self._frame(points), self._centres(points))
 
     @torch.no_grad()
     def transform(self, X: ArrayLike) -> NDArray[Any]:
         """Return the divergence of each point to each centre (or, dual, from each centre), ``(n, n_clusters)``."""
+        if is_lazy(X):
+            work = self._without_labels().transform
+            lazily: NDArray[Any] = lazy_rows(X, work, self.cluster_centers_.dtype, self.n_clusters)
+            return lazily
         _, points = self._again(X)
         centres = self._centres(points)
         frame = self._frame(points)
@@ -278,6 +293,67 @@ class BregmanKMeans(ClassNamePrefixFeaturesOutMixin, TransformerMixin, ClusterMi
         weights = checked_weights(sample_weight, array, type(self).__name__)
         frame, centres = self._frame(points), self._centres(points)
         return -total(frame.to_centres(centres, nearest(frame, centres)), weights)
+
+    # ------------------------------------------------------------------ dask
+
+    def _fit_lazy(self, X: Any, sample_weight: Any) -> BregmanKMeans:
+        """Cluster what dask holds, block by block, wherever the blocks are."""
+        owner = type(self).__name__
+        if self.batch_size is not None:
+            raise ValueError(checks.problem(f"batch_size of {owner}", "None for dask's data", self.batch_size))
+        blocks = Blocks(X, sample_weight, owner)
+        encoder, divergence = take_apart(self.divergence, blocks.columns, owner)
+        lens = Lens(encoder, as_bregman(divergence, owner), self.dual, owner)
+        dtype = blocks.first_dtype(lens)
+        if encoder is not None:
+            blocks, lens = blocks.encoded(lens), replace(lens, encoder=None)
+        mean, variance, count = middle_and_variance(blocks, lens)
+        self._check_count(count)
+        middle = Frame(torch.from_numpy(mean)[None].to(dtype), lens.divergence, None, self.dual).middle
+        lens = replace(lens, middle=middle)
+        random = check_random_state(self.random_state)
+        runs = self._runs() if not isinstance(self.init, str) or self.init == "k-means||" else 1
+        best: tuple[Tensor, Any, int] | None = None
+        with progress_bar(self.progress, runs * self.max_iter, "k-means") as move:
+            for run in range(runs):
+                found = lazy_kmeans(
+                    blocks,
+                    lens,
+                    self._lazy_start(blocks, lens, encoder, X, random),
+                    self.max_iter,
+                    self.tol * variance,
+                    lambda iteration, run=run: move(run * self.max_iter + iteration),  # type: ignore[misc]
+                )
+                if best is None or found[1].value < best[1].value:
+                    best = found
+        if best is None:  # there is at least one run
+            raise RuntimeError("no start was run")
+        centres, sums, self.n_iter_ = best
+        self.encoder_, self.divergence_ = encoder, lens.divergence
+        self.cluster_centers_, self.inertia_, self.counts_ = centres.numpy(), float(sums.value), sums.weights
+        self._middle = middle.numpy()
+        self.n_features_in_ = blocks.columns
+        if blocks.names is not None:
+            self.feature_names_in_ = np.array(blocks.names, dtype=object)
+        self.labels_ = self.predict(X)
+        return self
+
+    def _without_labels(self) -> BregmanKMeans:
+        """Return a copy to send to workers: labels may be as large as the data, and are not needed."""
+        check_is_fitted(self, "cluster_centers_")
+        light = copy.copy(self)
+        light.__dict__.pop("labels_", None)
+        return light
+
+    def _lazy_start(
+        self, blocks: Blocks, lens: Lens, encoder: nn.Module | None, X: Any, random: np.random.RandomState
+    ) -> Tensor:
+        """Return the first centres: those given, or by k-means||, which needs few passes over the data."""
+        if isinstance(self.init, str):
+            checks.check_name(self.init, LAZY_STARTS, f"init of {type(self).__name__} of dask's data")
+            return lazy_start(blocks, lens, self.n_clusters, random)
+        middle = lens.middle if lens.middle is not None else torch.zeros(1)
+        return self._start(Frame(middle, lens.divergence, None, self.dual, middle), X, encoder, random, None)
 
     # ------------------------------------------------------------------ what comes in
 
@@ -327,9 +403,9 @@ class BregmanKMeans(ClassNamePrefixFeaturesOutMixin, TransformerMixin, ClusterMi
         )
         return array, self._images(array, self.encoder_, self.divergence_)
 
-    def _check_count(self, points: Tensor) -> None:
-        if len(points) < self.n_clusters:
-            must = f"at most the number of points, n_samples={len(points)}"
+    def _check_count(self, count: int) -> None:
+        if count < self.n_clusters:
+            must = f"at most the number of points, n_samples={count}"
             raise ValueError(checks.problem(f"n_clusters of {type(self).__name__}", must, self.n_clusters))
 
     def _start(
