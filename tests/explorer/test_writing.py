@@ -96,6 +96,7 @@ def test_names_of_the_data_frame_are_those_of_the_axes(tmp_path: Path) -> None:
 
 SHOWN = {"nbd", "nbd-paper", "mahalanobis", "mahalanobis-norm", "euclidean", "euclidean-norm", "bregman-sqrt"}
 SHOWN |= {"bregman-gs", "kl", "kl-simplex", "itakura-saito", "logistic", "log-sum-exp", "exponential", "power"}
+SHOWN |= {"deep-div-affine", "pbdl"}
 
 
 @pytest.mark.parametrize("name", CATALOGUE)
