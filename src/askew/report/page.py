@@ -129,8 +129,14 @@ def text(some: Sequence[Section], remarks: Sequence[str] = ()) -> str:
         for picture in section.pictures:
             title = markdown_text(picture.title)
             parts.append(f"![{title}]({picture.file})" if picture.data is not None else title)
-        parts += [to_markdown(table) for table in section.details]
+        parts += [_folded(table) for table in section.details]
     return "\n\n".join(parts) + "\n"
+
+
+def _folded(table: Table) -> str:
+    """Return a table that is unfolded when asked for; the attribute is for mkdocs, others do without."""
+    title = markdown_text(f"{table.title}: every figure")
+    return f'<details markdown="1">\n<summary>{title}</summary>\n\n{to_markdown(table)}\n\n</details>'
 
 
 # ---------------------------------------------------------------------- as one page
