@@ -26,6 +26,8 @@ def test_categories_have_a_feature_for_each_level() -> None:
     assert columns.features == ["c=b", "c=a"]
     np.testing.assert_array_equal(columns.encode(table), [[1, 0], [0, 1], [1, 0], [0, 0]])
     later = pandas.DataFrame({"c": ["new", "a"]})
+    assert columns.unseen(later) == ["c: not seen when it was learned: 'new'"]
+    assert columns.unseen(table) == []
     np.testing.assert_array_equal(columns.encode(later), [[0, 0], [0, 1]])
 
 

@@ -11,7 +11,7 @@ import typer
 from numpy.typing import NDArray
 
 from askew import checks, models
-from askew.cli.shell import say
+from askew.cli.shell import complain, say
 from askew.divergences import CATALOGUE, Divergence
 from askew.estimators.base import BaseLearner
 from askew.tables import LABEL, Columns, check_column, load_bundled, read_frame
@@ -107,6 +107,8 @@ def points_for(columns: Columns | None, table: DataFrame, dim: int | None) -> ND
     A model that was saved by hand does not know columns: then all columns of numbers are taken, in their order.
     """
     if columns is not None:
+        for note in columns.unseen(table):
+            complain(note)
         return columns.encode(table)
     numbers = table.select_dtypes("number")
     if dim is not None and numbers.shape[1] != dim:

@@ -205,5 +205,9 @@ def _write_csv(path: Path, header: Sequence[str], rows: Sequence[Sequence[object
     writer = csv.writer(text, lineterminator="\n")
     writer.writerow(header)
     writer.writerows(rows)
-    with storage.atomic_write(path) as temporary:
-        temporary.write_text(text.getvalue(), encoding="utf-8", newline="")
+    try:
+        with storage.atomic_write(path) as temporary:
+            temporary.write_text(text.getvalue(), encoding="utf-8", newline="")
+    except OSError as error:
+        got = f"{str(path)!r} ({error.strerror or error})"
+        raise type(error)(checks.problem("-o", "a file that can be written", got)) from error

@@ -150,6 +150,18 @@ class Columns:
                 _check_numbers(table[column.name])
         return np.concatenate([column.encode(table[column.name]) for column in self.used], 1)
 
+    def unseen(self, table: DataFrame) -> list[str]:
+        """Return in words which categories of a table were never seen; they are 0 in all features of their column."""
+        notes = []
+        for column in self.used:
+            if column.kind == "category" and not column.others and column.name in table.columns:
+                values = table[column.name]
+                strange = sorted({str(value) for value in values[values.notna()].unique()} - {*column.levels})
+                if strange:
+                    some = ", ".join(map(repr, strange[:3])) + (", ..." if len(strange) > 3 else "")
+                    notes.append(f"{column.name}: not seen when it was learned: {some}")
+        return notes
+
     # ------------------------------------------------------------------ on disk
 
     def save(self, folder: str | os.PathLike[str]) -> None:
@@ -259,8 +271,8 @@ def _with_fill(name: str, kind: str, numbers: NDArray[np.float64]) -> Column:
 
 
 def _texts(values: Series) -> NDArray[Any]:
-    """Return values as text; gaps as a text that no level has."""
-    return np.array([str(value) if known else "\0" for value, known in zip(values, values.notna(), strict=True)])
+    """Return values as text; gaps as an empty one, which no level is."""
+    return np.array([str(value) if known else "" for value, known in zip(values, values.notna(), strict=True)])
 
 
 def _numbers(values: Series) -> NDArray[np.float64]:
