@@ -285,6 +285,8 @@ CLUSTERING = Experiment(
         "nbd learns from lists with the settings that askew.DivergenceLearner has for so many rows, the same for "
         "all three mixtures; they were looked at on mixtures of other seeds only. All others learn from triplets "
         "as in the paper; PBDL by its own convex program from pairs.",
+        "Where the seeded figure is above the other, the difference is that of single random starts, many of which end "
+        "in a poor optimum.",
         "Where bayes is below the paper's NBD, the paper's figure is above what its description, as it is read here, "
         "allows on average.",
     ),

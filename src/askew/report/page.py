@@ -44,6 +44,7 @@ class Section:
     experiment: Experiment
     scale: str
     notes: tuple[str, ...]
+    settings: tuple[str, ...]
     overviews: tuple[Table, ...]
     details: tuple[Table, ...]
     pictures: tuple[Picture, ...]
@@ -63,11 +64,12 @@ def sections(rows: Sequence[Row], experiments: Iterable[Experiment]) -> list[Sec
 def _section(comparison: Comparison) -> Section:
     experiment, scale = comparison.experiment, comparison.scale
     makes = f"Makes: {', '.join(experiment.makes)}."
-    notes = [MEANINGS[scale], makes, *experiment.notes, *option_notes(comparison), *_origin(comparison)]
+    notes = [MEANINGS[scale], makes, *experiment.notes, *_origin(comparison)]
     return Section(
         experiment,
         scale,
         tuple(notes),
+        tuple(option_notes(comparison)),
         tuple(overview(comparison, score) for score in experiment.scores),
         tuple(details(comparison, setting) for setting in comparison.settings),
         tuple(_pictures(comparison)),
@@ -124,19 +126,25 @@ def text(some: Sequence[Section], remarks: Sequence[str] = ()) -> str:
     parts = [f"# {TITLE}", markdown_text(LEGEND), *map(markdown_text, remarks)]
     for section in some:
         parts.append(f"## {markdown_text(section.experiment.title)}, {section.scale} scale")
-        parts.append("\n".join(f"- {markdown_text(note)}" for note in section.notes))
+        parts.append(_bullets(section.notes))
+        if section.settings:
+            parts.append(_folded("Settings", _bullets(section.settings)))
         parts += [to_markdown(table, level=3) for table in section.overviews]
         for picture in section.pictures:
             title = markdown_text(picture.title)
             parts.append(f"![{title}]({picture.file})" if picture.data is not None else title)
-        parts += [_folded(table) for table in section.details]
+        parts += [_folded(f"{table.title}: every figure", to_markdown(table)) for table in section.details]
     return "\n\n".join(parts) + "\n"
 
 
-def _folded(table: Table) -> str:
-    """Return a table that is unfolded when asked for; the attribute is for mkdocs, others do without."""
-    title = markdown_text(f"{table.title}: every figure")
-    return f'<details markdown="1">\n<summary>{title}</summary>\n\n{to_markdown(table)}\n\n</details>'
+def _bullets(lines: Iterable[str]) -> str:
+    return "\n".join(f"- {markdown_text(line)}" for line in lines)
+
+
+def _folded(title: str, content: str) -> str:
+    """Return what is unfolded when asked for; the attribute is for mkdocs, others do without."""
+    shown = markdown_text(title)
+    return f'<details markdown="1">\n<summary>{shown}</summary>\n\n{content}\n\n</details>'
 
 
 # ---------------------------------------------------------------------- as one page
@@ -152,6 +160,9 @@ def page(some: Sequence[Section], remarks: Sequence[str] = ()) -> str:
         links.append(f'<li><a href="#{name}">{heading}</a></li>')
         notes = "".join(f"<li>{escape(note)}</li>" for note in section.notes)
         parts.append(f'<section id="{name}"><h2>{heading}</h2><ul>{notes}</ul>')
+        if section.settings:
+            settings = "".join(f"<li>{escape(line)}</li>" for line in section.settings)
+            parts.append(f"<details><summary>Settings</summary><ul>{settings}</ul></details>")
         parts += [to_html(table) for table in section.overviews]
         parts += [_figure(picture) for picture in section.pictures]
         parts += [
