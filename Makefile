@@ -7,7 +7,7 @@ BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test bench docs lint format clean
+.PHONY: help setup demo test bench results docs lint format clean
 
 help: ## show this list
 	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "make %-8s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -32,6 +32,11 @@ test: lint ## check style and types, then run all tests and doctests
 
 bench: setup ## time the divergences
 	$(BIN)/python benchmarks/core.py
+
+# The page of the site is Markdown; the HTML one is for those who have no site.
+results: setup ## write docs/results.md from the rows in results/
+	$(BIN)/askew report results -o build/report > /dev/null
+	cp build/report/results.md build/report/*.png docs/
 
 # The variable hides a notice of the theme about its own future.
 docs: setup ## build the pages into site/

@@ -104,7 +104,8 @@ def _pictures(comparison: Comparison) -> list[Picture]:
         some = [curve for curve in found if curve.name == name]
         seeds = sorted({curve.seeds for curve in some})
         span = "to".join(f" {n} " for n in dict.fromkeys((seeds[0], seeds[-1]))).strip()
-        title = f"{comparison.experiment.title}: {name}, {comparison.scale} scale, {span} seeds, 95 % band"
+        many = "" if seeds[-1] == 1 else "s, 95 % band"
+        title = f"{comparison.experiment.title}: {name}, {comparison.scale} scale, {span} seed{many}"
         file = f"results-{comparison.experiment.name}-{comparison.scale}-{number}.png"
         try:
             pictures.append(Picture(file, title, draw(some, title)))
