@@ -27,6 +27,7 @@ thead th { background: var(--soft); } tbody th { position: sticky; left: 0; back
 .missing { color: var(--dim); font-style: italic; }
 img { max-width: 100%; height: auto; background: #fff; border-radius: 4px; }
 svg { max-width: 100%; height: auto; } svg text { fill: var(--ink); font: 14px system-ui, sans-serif; }
+@media (max-width: 40rem) { svg text { font-size: 18px; } }
 svg .grid { stroke: var(--line); stroke-width: 1; }
 figure { margin: 1rem 0; } summary { cursor: pointer; } figcaption { color: var(--dim); }
 .verdict { font-size: 1.15rem; padding: .8rem 1rem; border-left: 4px solid var(--better); background: var(--soft); }
