@@ -104,3 +104,30 @@ def test_bundled_tables(name: str) -> None:
     table = load_bundled(name)
     assert table["class"].nunique() >= 2
     assert not table.isna().any().any()
+
+
+def test_damaged_files_are_errors_in_words(tmp_path: Path) -> None:
+    """Files with random changes are read, or refused in words; nothing else happens."""
+    random = np.random.default_rng(0)
+    np.save(tmp_path / "a.npy", random.normal(size=(5, 3)))
+    np.savez(tmp_path / "a.npz", X=random.normal(size=(5, 3)), y=np.array(list("abcde")))
+    write(tmp_path, "a.csv", 'id,age,name\n1,2.5,ann\n2,?,bob\n3,inf,"c,d"\n')
+    (tmp_path / "b.npz").write_bytes((tmp_path / "a.npy").read_bytes())
+    with pytest.raises(ValueError, match="it is no archive of arrays"):
+        read_frame(tmp_path / "b.npz")
+    refused = 0
+    for name in ("a.npy", "a.npz", "a.csv"):
+        content = (tmp_path / name).read_bytes()
+        for _ in range(60):
+            changed = bytearray(content)
+            for place in random.integers(len(changed), size=4):
+                changed[place] = random.integers(256)
+            file = write(
+                tmp_path, f"changed{Path(name).suffix}", bytes(changed[: random.integers(1, len(changed) + 1)])
+            )
+            try:
+                read_frame(file)
+            except ValueError as error:
+                assert "TABLE" in str(error)
+                refused += 1
+    assert refused > 50

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import os
+import struct
+import tokenize
 import zipfile
+import zlib
 from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -22,6 +25,23 @@ __all__ = ["read_frame"]
 SEPARATORS = (",", ";", "\t", "|")
 # What stands for a missing value, beside what pandas knows (NA, NaN, null, empty, ...).
 GAPS = ("?", "-", "--", ".")
+
+
+# What readers raise of files that are damaged or of another kind; MemoryError of one that says it is huge.
+DAMAGE = (
+    ValueError,
+    KeyError,
+    EOFError,
+    NotImplementedError,
+    RuntimeError,
+    MemoryError,
+    OverflowError,
+    SyntaxError,
+    struct.error,
+    tokenize.TokenError,
+    zipfile.BadZipFile,
+    zlib.error,
+)
 
 
 def read_frame(path: str | os.PathLike[str], *, header: bool = True) -> DataFrame:
@@ -65,7 +85,7 @@ def read_frame(path: str | os.PathLike[str], *, header: bool = True) -> DataFram
         raise ValueError(checks.problem("TABLE", must, shown, "Save the table as CSV."))
     try:
         frame = READERS[ending](place, header)
-    except (ValueError, KeyError, EOFError, zipfile.BadZipFile, UnicodeError) as error:
+    except DAMAGE as error:
         what = " ".join(str(error).split())[:200]
         raise ValueError(checks.problem(f"TABLE {shown}", f"a table as {ending} files have it", what)) from error
     if len(frame) == 0 or frame.shape[1] == 0:
@@ -137,13 +157,20 @@ def _parquet(path: Path, header: bool) -> DataFrame:
 
 
 def _npy(path: Path, header: bool) -> DataFrame:
-    array = np.load(path, allow_pickle=False, mmap_mode="r")
-    return _columns({"x": array})
+    return _columns({"x": np.load(path, allow_pickle=False, mmap_mode="r")})
 
 
 def _npz(path: Path, header: bool) -> DataFrame:
-    with np.load(path, allow_pickle=False) as file:
-        return _columns({name: file[name] for name in file.files})
+    # Opened here, so that it is closed whatever numpy finds in it.
+    with path.open("rb") as opened:
+        try:
+            file = np.load(opened, allow_pickle=False)
+            if not isinstance(file, np.lib.npyio.NpzFile):
+                raise ValueError("it is no archive of arrays")
+            with file:
+                return _columns({name: file[name] for name in file.files})
+        except OSError as error:  # a place in the archive that is none
+            raise ValueError(str(error)) from error
 
 
 def _columns(arrays: dict[str, NDArray[Any]]) -> DataFrame:
