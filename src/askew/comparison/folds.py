@@ -109,9 +109,11 @@ def compare(
         parts = list(StratifiedKFold(folds, shuffle=True, random_state=random_state).split(points, labels))
     tasks = [(name, fold) for fold in range(folds) for name in names]
     # The slowest first would need to be known; by folds, all have been seen early.
-    work = (
-        joblib.delayed(_judge)(name, points, labels, *parts[fold], steps, random_state + fold) for name, fold in tasks
-    )
+    made = [
+        _Fold(points, labels, rows, queries, steps, random_state + number)
+        for number, (rows, queries) in enumerate(parts)
+    ]
+    work = (joblib.delayed(_judge)(name, made[fold]) for name, fold in tasks)
     found: dict[tuple[str, int], _Outcome] = {}
     workers = min(joblib.cpu_count() if jobs is None else checks.check_size(jobs, "jobs of compare"), len(tasks))
     with progress_bar(progress, len(tasks), "comparing") as move:
@@ -159,40 +161,37 @@ def _standing(name: str, outcomes: Sequence[_Outcome]) -> Standing:
     return Standing(name, values, tuple(outcome.choice for outcome in outcomes), precisions=tuple(precisions.tolist()))
 
 
-def _judge(
-    name: str,
-    points: NDArray[np.float64],
-    labels: NDArray[Any],
-    rows: NDArray[np.int64],
-    queries: NDArray[np.int64],
-    steps: int | None,
-    seed: int,
-) -> _Outcome:
+@dataclass(frozen=True, eq=False)
+class _Fold:
+    """Rows to learn from and rows to judge by."""
+
+    points: NDArray[np.float64]
+    labels: NDArray[Any]
+    rows: NDArray[np.int64]
+    queries: NDArray[np.int64]
+    steps: int | None
+    seed: int
+
+
+def _judge(name: str, fold: _Fold) -> _Outcome:
     """Return how one divergence does on one fold, or what went wrong."""
     with joblib.parallel_config(n_jobs=1):
         threads = torch.get_num_threads()
         torch.set_num_threads(1)  # the trainings share the cores
         try:
-            return _judged(name, points, labels, rows, queries, steps, seed)
+            return _judged(name, fold)
         except (ValueError, ArithmeticError, TrainingDivergedError) as error:
             return _Outcome(problem=" ".join(str(error).split()))
         finally:
             torch.set_num_threads(threads)
 
 
-def _judged(
-    name: str,
-    points: NDArray[np.float64],
-    labels: NDArray[Any],
-    rows: NDArray[np.int64],
-    queries: NDArray[np.int64],
-    steps: int | None,
-    seed: int,
-) -> _Outcome:
+def _judged(name: str, fold: _Fold) -> _Outcome:
+    points, labels, rows, queries, seed = fold.points, fold.labels, fold.rows, fold.queries, fold.seed
     learner = DivergenceLearner(
         name,
         encoder=None if name == "euclidean" else "auto",
-        steps=steps,
+        steps=fold.steps,
         random_state=seed,
         device="cpu",
         progress=False,
