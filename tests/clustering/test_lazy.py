@@ -73,6 +73,8 @@ def test_start_is_good_and_repeats_itself() -> None:
     np.testing.assert_array_equal(first.cluster_centers_, second.cluster_centers_)
     local = askew.BregmanKMeans(4, divergence="itakura-saito", random_state=3, n_init=5).fit(points())
     assert first.inertia_ < 1.3 * local.inertia_
+    several = askew.BregmanKMeans(4, divergence="itakura-saito", random_state=3, n_init=4).fit(X)
+    assert several.inertia_ <= first.inertia_
 
 
 def test_empty_clusters_get_far_points() -> None:

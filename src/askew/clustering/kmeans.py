@@ -301,6 +301,8 @@ class BregmanKMeans(ClassNamePrefixFeaturesOutMixin, TransformerMixin, ClusterMi
         owner = type(self).__name__
         if self.batch_size is not None:
             raise ValueError(checks.problem(f"batch_size of {owner}", "None for dask's data", self.batch_size))
+        if isinstance(self.init, str):
+            checks.check_name(self.init, LAZY_STARTS, f"init of {owner} of dask's data")
         blocks = Blocks(X, sample_weight, owner)
         encoder, divergence = take_apart(self.divergence, blocks.columns, owner)
         lens = Lens(encoder, as_bregman(divergence, owner), self.dual, owner)
@@ -312,7 +314,7 @@ class BregmanKMeans(ClassNamePrefixFeaturesOutMixin, TransformerMixin, ClusterMi
         middle = Frame(torch.from_numpy(mean)[None].to(dtype), lens.divergence, None, self.dual).middle
         lens = replace(lens, middle=middle)
         random = check_random_state(self.random_state)
-        runs = self._runs() if not isinstance(self.init, str) or self.init == "k-means||" else 1
+        runs = self._runs()
         best: tuple[Tensor, Any, int] | None = None
         with progress_bar(self.progress, runs * self.max_iter, "k-means") as move:
             for run in range(runs):
@@ -350,7 +352,6 @@ class BregmanKMeans(ClassNamePrefixFeaturesOutMixin, TransformerMixin, ClusterMi
     ) -> Tensor:
         """Return the first centres: those given, or by k-means||, which needs few passes over the data."""
         if isinstance(self.init, str):
-            checks.check_name(self.init, LAZY_STARTS, f"init of {type(self).__name__} of dask's data")
             return lazy_start(blocks, lens, self.n_clusters, random)
         middle = lens.middle if lens.middle is not None else torch.zeros(1)
         return self._start(Frame(middle, lens.divergence, None, self.dual, middle), X, encoder, random, None)
