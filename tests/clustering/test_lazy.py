@@ -137,3 +137,21 @@ def test_two_workers_one_of_which_is_killed() -> None:
     assert found["iterations"] > 3
     assert found["difference"] < 1e-8
     assert found["labels"] == 0
+
+
+@pytest.mark.parametrize("encoded", [False, True])
+def test_blocks_without_rows(encoded: bool) -> None:
+    """As a filter leaves them, the first among them."""
+    torch.manual_seed(0)
+    model = askew.Embedded(MLP(3, 2, (8,)), askew.NeuralBregman(2)).double().eval() if encoded else "euclidean"
+    X = points()
+    lazily = da.from_array(X, chunks=(50, 3))[da.from_array(np.arange(400) >= 100, chunks=50)]
+    start = X[[100, 200, 300]]
+    local = askew.BregmanKMeans(3, divergence=model, init=start, tol=0.0).fit(X[100:])
+    found = askew.BregmanKMeans(3, divergence=model, init=start, tol=0.0).fit(lazily)
+    np.testing.assert_allclose(found.cluster_centers_, local.cluster_centers_, rtol=1e-6, atol=1e-9)
+    assert found.inertia_ == pytest.approx(local.inertia_, rel=1e-6)
+    np.testing.assert_array_equal(found.labels_.compute(), local.labels_)
+    assert found.transform(lazily).compute().shape == (300, 3)
+    assert found.score(lazily) == pytest.approx(-found.inertia_)
+    assert askew.BregmanKMeans(3, divergence=model, random_state=0).fit(lazily).counts_.sum() == 300

@@ -20,7 +20,16 @@ from torch import Tensor, nn
 from askew import checks
 from askew.clustering.frame import Frame, as_bregman, check_inside, mean_row
 from askew.clustering.inputs import as_images, as_table, check_tolerance, checked_weights, has_encoder, positive_only
-from askew.clustering.lazy import Blocks, Lens, is_lazy, lazy_kmeans, lazy_rows, lazy_start, middle_and_variance
+from askew.clustering.lazy import (
+    Blocks,
+    Lens,
+    is_lazy,
+    lazy_kmeans,
+    lazy_objective,
+    lazy_rows,
+    lazy_start,
+    middle_and_variance,
+)
 from askew.clustering.lloyd import Clustering, lloyd, nearest, total
 from askew.clustering.minibatch import absorb, minibatch, reseed
 from askew.clustering.starts import STARTS, choose_start
@@ -289,6 +298,10 @@ class BregmanKMeans(ClassNamePrefixFeaturesOutMixin, TransformerMixin, ClusterMi
     @torch.no_grad()
     def score(self, X: ArrayLike, y: object = None, sample_weight: ArrayLike | None = None) -> float:
         """Return minus the objective of points: the larger, the nearer they are to their centres."""
+        if is_lazy(X):
+            check_is_fitted(self, "cluster_centers_")
+            lens = Lens(self.encoder_, self.divergence_, self.dual, type(self).__name__, torch.from_numpy(self._middle))
+            return -lazy_objective(Blocks(X, sample_weight, lens.owner), lens, torch.from_numpy(self.cluster_centers_))
         array, points = self._again(X)
         weights = checked_weights(sample_weight, array, type(self).__name__)
         frame, centres = self._frame(points), self._centres(points)
@@ -306,12 +319,11 @@ class BregmanKMeans(ClassNamePrefixFeaturesOutMixin, TransformerMixin, ClusterMi
         blocks = Blocks(X, sample_weight, owner)
         encoder, divergence = take_apart(self.divergence, blocks.columns, owner)
         lens = Lens(encoder, as_bregman(divergence, owner), self.dual, owner)
-        dtype = blocks.first_dtype(lens)
         if encoder is not None:
             blocks, lens = blocks.encoded(lens), replace(lens, encoder=None)
         mean, variance, count = middle_and_variance(blocks, lens)
         self._check_count(count)
-        middle = Frame(torch.from_numpy(mean)[None].to(dtype), lens.divergence, None, self.dual).middle
+        middle = Frame(mean, lens.divergence, None, self.dual).middle  # off the boundary
         lens = replace(lens, middle=middle)
         random = check_random_state(self.random_state)
         runs = self._runs()

@@ -25,7 +25,16 @@ from askew.clustering.scanning import Scan
 from askew.clustering.starts import OVERSAMPLING, ROUNDS, choose_start
 from askew.divergences import Bregman
 
-__all__ = ["Blocks", "Lens", "is_lazy", "lazy_kmeans", "lazy_rows", "lazy_start", "middle_and_variance"]
+__all__ = [
+    "Blocks",
+    "Lens",
+    "is_lazy",
+    "lazy_kmeans",
+    "lazy_objective",
+    "lazy_rows",
+    "lazy_start",
+    "middle_and_variance",
+]
 
 # Sums that are added by one task.
 BRANCHES = 16
@@ -46,6 +55,15 @@ class Sums(NamedTuple):
     rows: Floats
     weights: Floats
     value: float
+
+
+class Moments(NamedTuple):
+    """The sum of rows, their weight, their number and their dtype."""
+
+    rows: Floats
+    weight: float
+    number: int
+    dtype: torch.dtype
 
 
 class Far(NamedTuple):
@@ -118,33 +136,28 @@ class Blocks:
 
     def each(self, work: Callable[..., Any], lens: Any, *arguments: object) -> list[Any]:
         """Return one task for each block: ``work(lens, block, weights, ...)``."""
-        task = self.dask.delayed(work, pure=False)
-        return [task(lens, block, w, *arguments) for block, w in zip(self.blocks, self.weights, strict=True)]
+        task = self.dask.delayed(_unless_empty, pure=False)
+        return [task(work, lens, block, w, *arguments) for block, w in zip(self.blocks, self.weights, strict=True)]
 
     def each_at_random(self, work: Callable[..., Any], lens: Any, seed: int, *arguments: object) -> list[Any]:
         """Return one task for each block that draws: it gets a seed of its own, wherever it is computed."""
-        task = self.dask.delayed(work, pure=False)
+        task = self.dask.delayed(_unless_empty, pure=False)
         parts = enumerate(zip(self.blocks, self.weights, strict=True))
-        return [task(lens, block, w, (seed, number), *arguments) for number, (block, w) in parts]
+        return [task(work, lens, block, w, (seed, number), *arguments) for number, (block, w) in parts]
 
     def encoded(self, lens: Lens) -> Blocks:
         """Return the images of all blocks, made once and kept where they are made."""
-        images = self.dask.persist(*self.each(_encoded, self.sent(lens)))
+        task, seen = self.dask.delayed(_encoded, pure=False), self.sent(lens)
+        images = self.dask.persist(*(task(seen, block) for block in self.blocks))
         other = copy.copy(self)
         other.blocks = list(images)
         return other
 
-    def first_dtype(self, lens: Lens) -> torch.dtype:
-        """Return the dtype of the points, as the first row has it."""
-        task = self.dask.delayed(_dtype_of, pure=False)
-        found: torch.dtype = self.dask.compute(task(lens, self.blocks[0]))[0]
-        return found
-
     def reduced(self, tasks: Sequence[Any], add: Callable[[list[Any]], Any]) -> Any:
-        """Return what all tasks give together, added up in a tree so that no machine sees all parts."""
-        join = self.dask.delayed(add, pure=False)
+        """Return what all tasks give together, added in a tree so that no machine sees all parts; None if nothing."""
+        join = self.dask.delayed(_joined, pure=False)
         while len(tasks) > 1:
-            tasks = [join(list(tasks[i : i + BRANCHES])) for i in range(0, len(tasks), BRANCHES)]
+            tasks = [join(add, list(tasks[i : i + BRANCHES])) for i in range(0, len(tasks), BRANCHES)]
         return self.dask.compute(tasks[0])[0]
 
     def sent(self, value: object) -> Any:
@@ -172,10 +185,12 @@ def lazy_rows(X: Any, work: Callable[[Any], Any], dtype: Any, columns: int | Non
     """
     if hasattr(X, "to_dask_array"):  # a data frame, whose parts keep their names
         array, dask = (checks.optional_import(name, "dask", "Work on dask's data") for name in ("dask.array", "dask"))
+        work = functools.partial(_rows_of, work, dtype, columns)
         shape = (float("nan"),) if columns is None else (float("nan"), columns)
         parts = (dask.delayed(work, pure=False)(part) for part in X.to_delayed())
         return array.concatenate([array.from_delayed(part, shape, dtype) for part in parts])
     whole = X.rechunk(dict.fromkeys(range(1, X.ndim), -1))
+    work = functools.partial(_rows_of, work, dtype, columns)
     if columns is None:
         meta = np.empty((0,), dtype)
         return whole.map_blocks(work, dtype=dtype, meta=meta, drop_axis=list(range(1, whole.ndim)))
@@ -183,13 +198,22 @@ def lazy_rows(X: Any, work: Callable[[Any], Any], dtype: Any, columns: int | Non
     return whole.map_blocks(work, dtype=dtype, meta=meta, chunks=(whole.chunks[0], (columns,)))
 
 
-@torch.no_grad()
-def _encoded(lens: Lens, block: NDArray[Any], weights: Floats | None) -> NDArray[Any]:
-    return lens.frame(block).points.numpy()
+def _rows_of(work: Callable[[Any], Any], dtype: Any, columns: int | None, block: Any) -> Any:
+    return work(block) if len(block) else np.empty((0,) if columns is None else (0, columns), dtype)
 
 
-def _dtype_of(lens: Lens, block: NDArray[Any]) -> torch.dtype:
-    return lens.frame(block[:1]).dtype
+def _unless_empty(work: Callable[..., Any], lens: Lens, block: NDArray[Any], *arguments: Any) -> Any:
+    """Return what is made of a block; None of one without rows, as data frames have after a filter."""
+    return work(lens, block, *arguments) if len(block) else None
+
+
+def _joined(add: Callable[[list[Any]], Any], parts: list[Any]) -> Any:
+    known = [part for part in parts if part is not None]
+    return add(known) if len(known) > 1 else next(iter(known), None)
+
+
+def _encoded(lens: Lens, block: NDArray[Any]) -> NDArray[Any]:
+    return lens.frame(block).points.numpy() if len(block) else np.zeros((0, 1))
 
 
 # ---------------------------------------------------------------------- k-means
@@ -213,25 +237,35 @@ def lazy_kmeans(
         finite_planes(view, centres, planes)
         moved(iteration)
         shift = float((centres.double() - last.double()).square().sum())
-        strikes = 0 if sums.value < least else strikes + 1
-        least = min(least, sums.value)
+        # The objective, up to what does not depend on centres: no point has to be evaluated for it.
+        features = torch.from_numpy(means - view.shift)
+        value = float((planes.at(features) * torch.from_numpy(sums.weights)).sum())
+        strikes = 0 if value < least else strikes + 1
+        least = min(least, value)
         if shift <= tol or strikes == STRIKES:
             break
-    final: Sums = blocks.reduced(blocks.each(_assigned, seen, centres), _added)
+    final: Sums = blocks.reduced(blocks.each(_assigned, seen, centres, True), _added)
     return centres, final, iteration
 
 
+def lazy_objective(blocks: Blocks, lens: Lens, centres: Tensor) -> float:
+    """Return the sum of the divergences between points and their nearest centres."""
+    found: Sums | None = blocks.reduced(blocks.each(_assigned, blocks.sent(lens), centres, True), _added)
+    return 0.0 if found is None else found.value
+
+
 @torch.no_grad()
-def _assigned(lens: Lens, block: NDArray[Any], weights: Floats | None, centres: Tensor) -> Sums:
-    """Return the sums of the clusters of a block, and its part of the objective."""
-    k, columns = centres.shape
-    if len(block) == 0:
-        return Sums(np.zeros((k, columns)), np.zeros(k), 0.0)
+def _assigned(
+    lens: Lens, block: NDArray[Any], weights: Floats | None, centres: Tensor, evaluated: bool = False
+) -> Sums:
+    """Return the sums of the clusters of a block and, where asked for, its part of the objective."""
     frame = lens.frame(block)
+    centres = centres.to(frame.dtype)
     labels = np.full(len(frame.points), -1, np.int32)
-    with Scan(frame, k, weights) as scan:
-        sums = scan.assign_and_sum(finite_planes(frame, centres.to(frame.dtype)), labels)
-    return Sums(sums.rows, sums.weights, total(frame.to_centres(centres.to(frame.dtype), labels), weights))
+    with Scan(frame, len(centres), weights) as scan:
+        sums = scan.assign_and_sum(finite_planes(frame, centres), labels)
+    value = total(frame.to_centres(centres, labels), weights) if evaluated else 0.0
+    return Sums(sums.rows, sums.weights, value)
 
 
 def _added(parts: list[Sums]) -> Sums:
@@ -278,32 +312,30 @@ def _farther(parts: list[Far]) -> Far:
 
 
 @torch.no_grad()
-def _moments(lens: Lens, block: NDArray[Any], weights: Floats | None, mean: Floats | None) -> Sums:
-    """Return the sum of the images of a block, or that of their squared distances to the mean, and its weight."""
-    if len(block) == 0:
-        return Sums(np.zeros(0), np.zeros(1), 0.0)
-    images = lens.frame(block).points.numpy().astype(np.float64)
+def _moments(lens: Lens, block: NDArray[Any], weights: Floats | None, mean: Floats | None) -> Moments:
+    """Return the sum of the images of a block, or that of their squared distances to the mean."""
+    points = lens.frame(block).points
+    images = points.numpy().astype(np.float64)
     own = np.ones(len(images)) if weights is None else np.asarray(weights, dtype=np.float64)
-    if own.min(initial=0) < 0:
-        must = "numbers of at least zero"
-        raise ValueError(checks.problem(f"sample_weight of {lens.owner}", must, own.min()))
+    if own.min() < 0:
+        raise ValueError(checks.problem(f"sample_weight of {lens.owner}", "numbers of at least zero", own.min()))
     rows = own @ (images if mean is None else np.square(images - mean))
-    return Sums(rows, np.array([own.sum(), float(len(images))]), 0.0)
+    return Moments(rows, float(own.sum()), len(images), points.dtype)
 
 
-def _added_moments(parts: list[Sums]) -> Sums:
-    kept = [part for part in parts if part.rows.size]
-    return _added(kept) if kept else parts[0]
+def _added_moments(parts: list[Moments]) -> Moments:
+    rows = functools.reduce(np.add, (part.rows for part in parts))
+    return Moments(rows, sum(part.weight for part in parts), sum(part.number for part in parts), parts[0].dtype)
 
 
-def middle_and_variance(blocks: Blocks, lens: Lens) -> tuple[Floats, float, int]:
-    """Return the mean image, the mean variance of its features, and the number of points."""
-    first: Sums = blocks.reduced(blocks.each(_moments, lens, None), _added_moments)
-    if first.rows.size == 0 or first.weights[0] == 0:
+def middle_and_variance(blocks: Blocks, lens: Lens) -> tuple[Tensor, float, int]:
+    """Return the mean image, ``(1, dim)``, the mean variance of its features, and the number of points."""
+    first: Moments | None = blocks.reduced(blocks.each(_moments, lens, None), _added_moments)
+    if first is None or first.weight == 0:
         raise ValueError(checks.problem(f"X of {lens.owner}", "with at least one point that has weight", "none"))
-    mean = first.rows / first.weights[0]
-    second: Sums = blocks.reduced(blocks.each(_moments, lens, mean), _added_moments)
-    return mean, float((second.rows / first.weights[0]).mean()), int(first.weights[1])
+    mean = first.rows / first.weight
+    second: Moments = blocks.reduced(blocks.each(_moments, lens, mean), _added_moments)
+    return torch.from_numpy(mean)[None].to(first.dtype), float((second.rows / first.weight).mean()), first.number
 
 
 def lazy_start(blocks: Blocks, lens: Lens, k: int, random: np.random.RandomState) -> Tensor:
