@@ -19,8 +19,7 @@ from askew.experiments.description import MSE, Cell, Experiment, Outcome, Value,
 from askew.experiments.image_pairs import (
     PairSet,
     Standardised,
-    choose_rate,
-    learn_pairs,
+    learn_cell,
     make_head,
     shrunk,
     start_evenly,
@@ -307,31 +306,11 @@ def run(cell: Cell) -> Outcome:
         count = len(numbers) if cell["pool"] is None else len(numbers) // cell["pool"] * cell["batch"]
         return draw_pairs(labels, numbers, target, count, cell["pool"], first_seed + 10 + epoch)
 
-    rate, seen = choose_rate(
-        build,
-        images,
-        functools.partial(epoch_pairs, learned_from[held:]),
-        draw_pairs(labels, learned_from[:held], target, cell["test_pairs"], None, first_seed + 1)
-        if held
-        else test.part(slice(0)),
-        rates=cell["rates"],
-        epochs=cell["trial_epochs"],
-        batch=cell["batch"],
-        seed=cell.seed,
-        schedule=cell["schedule"],
+    held_out = (
+        draw_pairs(labels, learned_from[:held], target, cell["test_pairs"], None, first_seed + 1) if held else None
     )
-    found = learn_pairs(
-        *build(),
-        images,
-        functools.partial(epoch_pairs, learned_from),
-        {"mse": test},
-        epochs=cell["epochs"],
-        batch=cell["batch"],
-        learning_rate=rate,
-        seed=cell.seed,
-        schedule=cell["schedule"],
-    )
-    return found.outcome({"learning_rate": rate, "validation": seen})
+    trial, whole = (functools.partial(epoch_pairs, some) for some in (learned_from[held:], learned_from))
+    return learn_cell(cell, build, images, trial, held_out, whole, test)
 
 
 NOTES = (

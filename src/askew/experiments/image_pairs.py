@@ -16,7 +16,7 @@ from torch.optim import Adam
 
 from askew import checks
 from askew.divergences import Divergence, NeuralBregman, make
-from askew.experiments.description import Outcome
+from askew.experiments.description import Cell, Outcome
 from askew.experiments.regression import SCHEDULES, share
 
 __all__ = [
@@ -26,6 +26,7 @@ __all__ = [
     "Standardised",
     "TrainPairs",
     "choose_rate",
+    "learn_cell",
     "learn_pairs",
     "make_head",
     "pair_values",
@@ -504,6 +505,35 @@ def choose_rate(
     best = min(found, key=found.__getitem__)
     # A rate at which the training diverged has no error.
     return best, {str(rate): error for rate, error in found.items() if math.isfinite(error)}
+
+
+def learn_cell(
+    cell: Cell,
+    build: Callable[[], tuple[nn.Module, Divergence]],
+    images: ImageSource,
+    trial: TrainPairs,
+    held_out: PairSet | None,
+    train: TrainPairs,
+    test: PairSet,
+) -> Outcome:
+    """Return the outcome of a cell: its learning rate is chosen on held-out pairs, and the test pairs are only watched.
+
+    Parameters
+    ----------
+    cell
+        Whose options are those of :func:`choose_rate` and :func:`learn_pairs`.
+    build, images
+        As in :func:`choose_rate`.
+    trial, held_out
+        Pairs to compare learning rates by: those to learn from, and those to judge by. None where there is one rate.
+    train, test
+        Pairs of the training itself.
+    """
+    common = {"batch": cell["batch"], "seed": cell.seed, "schedule": cell["schedule"]}
+    judged = test.part(slice(0)) if held_out is None else held_out
+    rate, seen = choose_rate(build, images, trial, judged, rates=cell["rates"], epochs=cell["trial_epochs"], **common)
+    found = learn_pairs(*build(), images, train, {"mse": test}, epochs=cell["epochs"], learning_rate=rate, **common)
+    return found.outcome({"learning_rate": rate, "validation": seen})
 
 
 def step_shares(

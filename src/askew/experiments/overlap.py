@@ -15,7 +15,7 @@ from askew.data.images import load_holidays
 from askew.divergences import Divergence
 from askew.encoders import SmallCNN
 from askew.experiments.description import MSE, Cell, Experiment, Outcome, Value, grid
-from askew.experiments.image_pairs import PairSet, choose_rate, learn_pairs, make_head, shrunk, start_evenly
+from askew.experiments.image_pairs import PairSet, learn_cell, make_head, shrunk, start_evenly
 from askew.training.surroundings import best_device
 
 __all__ = ["METHODS", "OVERLAP", "Crops", "draw_crops", "lacking"]
@@ -277,31 +277,9 @@ def run(cell: Cell) -> Outcome:
             start_evenly(encoder.to(device), divergence, images, epoch_pairs(learned_from[held:], 0))
         return encoder.to(device), divergence
 
-    rate, seen = choose_rate(
-        build,
-        images,
-        functools.partial(epoch_pairs, learned_from[held:]),
-        draw_crops(learned_from[:held], side, cell["test_pairs"], pool, first_seed + 1)
-        if held
-        else test.part(slice(0)),
-        rates=cell["rates"],
-        epochs=cell["trial_epochs"],
-        batch=cell["batch"],
-        seed=cell.seed,
-        schedule=cell["schedule"],
-    )
-    found = learn_pairs(
-        *build(),
-        images,
-        functools.partial(epoch_pairs, learned_from),
-        {"mse": test},
-        epochs=cell["epochs"],
-        batch=cell["batch"],
-        learning_rate=rate,
-        seed=cell.seed,
-        schedule=cell["schedule"],
-    )
-    return found.outcome({"learning_rate": rate, "validation": seen})
+    held_out = draw_crops(learned_from[:held], side, cell["test_pairs"], pool, first_seed + 1) if held else None
+    trial, whole = (functools.partial(epoch_pairs, some) for some in (learned_from[held:], learned_from))
+    return learn_cell(cell, build, images, trial, held_out, whole, test)
 
 
 OVERLAP = Experiment(
