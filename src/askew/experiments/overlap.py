@@ -71,7 +71,7 @@ class Size:
 
 SIZES = {
     "toy": Size(16, 512, 512, 2, 1, (1e-3, 3e-3), "linear", (4, 8), 16, 32, True, 10),
-    "quick": Size(32, 10_000, 10_000, 10, 3, (1e-3, 3e-3), "linear", (16, 32, 64, 128), 256, 32, True, 40),
+    "quick": Size(32, 10_000, 10_000, 6, 2, (1e-3, 3e-3), "linear", (16, 32, 64, 128), 256, 32, True, 40),
     "paper": Size(64, 10_000, 10_000, 200, 0, (5e-4,), "constant", (32, 64, 128, 256), 256, None, False, 0),
 }
 # Photographs to learn from and to test on, at toy size.
@@ -306,11 +306,11 @@ OVERLAP = Experiment(
         "its quadratic term, as in BregMNIST.",
         "widenorm-legacy has the bias of the public code, by which D(x, x) > 0, so that it can predict a constant "
         "where the images tell nothing; a divergence cannot. Its difference to widenorm is what the bias does.",
-        "Quick is short: images of 32 x 32 in place of 64 x 64, 10 epochs in place of 200, filters 16-32-64-128, "
+        "Quick is short: images of 32 x 32 in place of 64 x 64, 6 epochs in place of 200, filters 16-32-64-128, "
         "which are half of the paper's. The 128 pairs of a batch are drawn among 32 crops of 8 photographs, the "
         "test pairs likewise. The encoder's weights start so that signals keep their size, and the last layer so "
         "that D has about the mean of the targets, for every method. The learning rate, 0.001 or 0.003 at its peak "
-        "and then falling to 0, is chosen for each method by 3 epochs without 40 of the training photographs and "
+        "and then falling to 0, is chosen for each method by 2 epochs without 40 of the training photographs and "
         "the error on these.",
     ),
 )

@@ -65,7 +65,7 @@ SIZES = {
     ),
     "quick": Size(
         tuple(road_names()),
-        train=20_000,
+        train=12_000,
         test=4_000,
         landmarks=32,
         distractors=96,
@@ -221,7 +221,7 @@ ROADS = Experiment(
         "its rank correlation counts as 0.",
         "Faster direction told: among test pairs whose times there and back differ, how often the larger of the "
         "two predictions is the larger time; what is symmetric gets 0.5.",
-        "quick: 20,000 training pairs, 10 epochs, an encoder with 64 outputs. paper: 50,000 pairs, 100 epochs, 128 "
+        "quick: 12,000 training pairs, 10 epochs, an encoder with 64 outputs. paper: 50,000 pairs, 100 epochs, 128 "
         "outputs; the paper itself has no roads. The learning rate is the best of some after a few epochs on a "
         "tenth of the training pairs, which is held out; the weights of the epoch that is best there are kept. Which "
         "rates to try was found on a random graph (traffic of shortest-path, seed 77), not on roads.",
