@@ -18,6 +18,7 @@ ORDER = (
     "progress",
     "parallel",
     "storage",
+    "streams",
     "recipes",
     "potentials",
     "divergences",

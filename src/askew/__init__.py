@@ -1,6 +1,19 @@
 """Distances that need not be symmetric: learn them, and put them to work."""
 
-from askew import checks, clustering, data, divergences, encoders, explorer, losses, plot, potentials, scores, search
+from askew import (
+    checks,
+    clustering,
+    data,
+    divergences,
+    encoders,
+    explorer,
+    losses,
+    plot,
+    potentials,
+    scores,
+    search,
+    streams,
+)
 from askew.clustering import BregmanKMeans, BregmanMixture
 from askew.divergences import Bregman, Divergence, Embedded, NeuralBregman, make, names
 from askew.estimators import DivergenceLearner, DivergenceNeighborsClassifier, PairRegressor, TripletLearner
@@ -39,4 +52,5 @@ __all__ = [
     "save",
     "scores",
     "search",
+    "streams",
 ]

@@ -46,6 +46,9 @@ __all__ = [
 # How far the coordinates of a distribution may be from summing to one: what rounding to bfloat16 leaves.
 SUM_TOLERANCE = 1e-2
 
+# Entries that are looked at at a time.
+BLOCK_ENTRIES = 1 << 22
+
 DTYPES = (torch.float32, torch.float64, torch.bfloat16)
 
 
@@ -174,16 +177,22 @@ def check_matrices(x: object, y: object, dim: int | None, owner: str, dtype: tor
 
 def check_finite(x: Tensor, name: str, owner: str) -> None:
     """Raise if ``x`` has a NaN or an infinity, naming the first one and where it stands."""
-    bad = ~torch.isfinite(x)
-    if bool(bad.any()):
-        mend = "Drop or impute such rows first."
-        raise ValueError(problem(f"{name} of {owner}", "finite", _first(x, bad, name), mend))
+    # In blocks, so that a large table that is mapped from a file does not come into memory.
+    rows = max(1, BLOCK_ENTRIES // max(1, x[:1].numel())) if x.ndim else 1
+    start = 0
+    for block in x.split(rows) if x.ndim and x.shape[0] > rows else (x,):
+        bad = ~torch.isfinite(block)
+        if bool(bad.any()):
+            mend = "Drop or impute such rows first."
+            raise ValueError(problem(f"{name} of {owner}", "finite", _first(block, bad, name, start), mend))
+        start += rows
 
 
-def _first(x: Tensor, bad: Tensor, name: str) -> str:
-    """Return the first entry of ``x`` where ``bad`` holds, as ``x[3, 1] = nan``."""
+def _first(x: Tensor, bad: Tensor, name: str, start: int = 0) -> str:
+    """Return the first entry of ``x`` where ``bad`` holds, as ``x[3, 1] = nan``; ``start`` is the number of row 0."""
     index = tuple(int(i) for i in bad.nonzero()[0])
-    where = f"{name}[{', '.join(map(str, index))}]" if index else name
+    shown = (start + index[0], *index[1:]) if index else index
+    where = f"{name}[{', '.join(map(str, shown))}]" if index else name
     return f"{where} = {x[index].item():.6g}"
 
 

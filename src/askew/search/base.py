@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import copy
 import math
 import os
 from abc import ABC, abstractmethod
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 import numpy as np
@@ -18,7 +20,10 @@ from askew.checks import REAL
 from askew.divergences import Divergence, take_apart
 from askew.encoders import as_points, encode
 from askew.parallel import over_blocks
+from askew.progress import progress_bar
 from askew.search.forms import DIRECTIONS, has_boundary
+from askew.search.gate import Gate
+from askew.streams import Rows
 
 __all__ = ["Index", "fingerprint"]
 
@@ -32,6 +37,8 @@ Found = tuple[NDArray[Any], NDArray[np.int64]]
 
 class Index(ABC):
     """Items to be searched by a divergence, in one direction.
+
+    Several threads may use one index: searches run side by side, and wait while items are added or removed.
 
     Parameters
     ----------
@@ -49,6 +56,7 @@ class Index(ABC):
         owner = type(self).__name__
         self.direction = checks.check_name(direction, DIRECTIONS, f"direction of {owner}")
         self.progress = progress
+        self._gate = Gate()
         self._given: object = divergence
         self._encoder: nn.Module | None = None
         self._divergence: Divergence | None = None
@@ -97,6 +105,20 @@ class Index(ABC):
             Integers from 0, all different and not in the index; by default the next free numbers.
         """
 
+    def add_blocks(self, blocks: Rows | Iterable[ArrayLike | Tensor]) -> None:
+        """Add items that come in blocks, without holding all of them in memory; ids are the next free numbers.
+
+        If a block is refused, those before it are in the index already.
+
+        Parameters
+        ----------
+        blocks
+            Rows of files, or any blocks ``(n, dim)``.
+        """
+        with shown_blocks(blocks, self.progress) as some:
+            for block in some:
+                self.add(block)
+
     @abstractmethod
     def remove(self, ids: ArrayLike) -> None:
         """Remove items by their ids; one that is not there is an error, and then nothing is removed."""
@@ -116,25 +138,35 @@ class Index(ABC):
         tuple of arrays, ``(n, k)`` each
             True divergences in ascending order, and the ids of the items.
         """
-        owner = type(self).__name__
-        k = checks.check_size(k, f"k of {owner}.search")
-        if len(self) == 0:
-            raise ValueError(checks.problem(owner, "filled before it is searched", "no items", "Call add first."))
-        if k > len(self):
-            must = f"at most {len(self)}, the number of items"
-            raise ValueError(checks.problem(f"k of {owner}.search", must, k))
+        k = checks.check_size(k, f"k of {type(self).__name__}.search")
+        self._check_filled(k)
         images = self._images(queries, "queries", is_first=self.direction == "query-first")
-        values, found = self._search(images, k)
+        self._mend()
+        with self._gate.reading():
+            self._check_filled(k)  # another thread may have removed some
+            values, found = self._search(images, k)
         return values.numpy(), found
+
+    def _check_filled(self, k: int) -> None:
+        owner, count = type(self).__name__, len(self)
+        if count == 0:
+            raise ValueError(checks.problem(owner, "filled before it is searched", "no items", "Call add first."))
+        if k > count:
+            must = f"at most {count}, the number of items"
+            raise ValueError(checks.problem(f"k of {owner}.search", must, k))
 
     def recall(self, queries: ArrayLike | Tensor, k: int = 10) -> float:
         """Return the share of the true k nearest items that :meth:`search` finds, measured against an exact search.
 
         An item counts if it is as near as the k-th of the exact search, so that equals do not lower the figure.
         """
-        values, _ = self.search(queries, k)
+        k = checks.check_size(k, f"k of {type(self).__name__}.recall")
+        self._check_filled(k)
         images = self._images(queries, "queries", is_first=self.direction == "query-first")
-        truth, _ = self._exact(images, k)
+        self._mend()
+        with self._gate.reading():
+            self._check_filled(k)
+            values, truth = self._search(images, k)[0].numpy(), self._exact(images, k)[0]
         limit = truth[:, -1:].numpy()
         eps = np.finfo(values.dtype).eps
         return float((values <= limit * (1 + 8 * eps)).mean()) if values.size else math.nan
@@ -144,6 +176,9 @@ class Index(ABC):
         """Write the index to a folder, all or nothing."""
 
     # ------------------------------------------------------------------ what an index writes
+
+    def _mend(self) -> None:  # noqa: B027
+        """Put right what an interrupted change has left, before a search; most have nothing to mend."""
 
     @abstractmethod
     def _search(self, queries: Tensor, k: int) -> tuple[Tensor, NDArray[np.int64]]:
@@ -225,6 +260,26 @@ class Index(ABC):
             result[start : start + height] = torch.from_numpy(np.take_along_axis(values, order, 1))
             chosen[start : start + height] = np.take_along_axis(block, order, 1)
         return result, chosen
+
+
+@contextlib.contextmanager
+def shown_blocks(
+    blocks: Rows | Iterable[ArrayLike | Tensor], progress: bool | None
+) -> Iterator[Iterable[ArrayLike | Tensor]]:
+    """Give the blocks; of files, whose length is known, with a progress bar."""
+    if not isinstance(blocks, Rows):
+        yield blocks
+        return
+    with progress_bar(progress, len(blocks), "items") as move:
+
+        def moving() -> Iterator[NDArray[Any]]:
+            done = 0
+            for block in blocks.blocks():
+                yield block
+                done += len(block)
+                move(done)
+
+        yield moving()
 
 
 def fingerprint(encoder: nn.Module | None, divergence: Divergence) -> str:

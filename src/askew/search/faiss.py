@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import os
 import warnings
 from dataclasses import replace
 from pathlib import Path
@@ -30,7 +31,7 @@ from askew.search.folder import PART, part_name
 from askew.search.forms import HEADROOM, Reduction, balanced, ranking, reduce
 from askew.search.local import OUTGROWN, Keys, LocalIndex, Sizes, empty_key, fill_keys, sample_of, sizes_of
 from askew.search.scan import largest_products
-from askew.search.store import Store
+from askew.search.store import Store, empty_rows
 
 __all__ = ["FaissIndex"]
 
@@ -66,6 +67,10 @@ class FaissIndex(LocalIndex):
         :meth:`recall` measures.
     progress
         Whether to show a progress bar while items are encoded; None means on a terminal.
+    scratch
+        A folder for items that are larger than memory: they are then kept in a file there, which is gone with the
+        index, and so are their keys while the index is made. With kind ``"ivf-pq"`` what is left in memory are some
+        bytes for each item. A saved index needs none: its items stay in its own folder.
 
     Attributes
     ----------
@@ -93,7 +98,11 @@ class FaissIndex(LocalIndex):
         kind: str | None = None,
         recall_target: float = 0.99,
         progress: bool | None = None,
+        scratch: str | os.PathLike[str] | None = None,
     ) -> None:
+        if scratch is not None and not Path(scratch).is_dir():
+            raise FileNotFoundError(checks.problem("scratch of FaissIndex", "a folder that exists", repr(str(scratch))))
+        self._scratch = None if scratch is None else Path(scratch)
         self._faiss: ModuleType = checks.optional_import("faiss", "faiss", "FaissIndex")
         super().__init__(divergence, direction, progress)
         if kind is not None:
@@ -145,6 +154,12 @@ class FaissIndex(LocalIndex):
         """Return whether an addition was interrupted, which leaves vectors without items."""
         return self._store is not None and self._engine is not None and self._engine.ntotal != self._store.rows
 
+    def _mend(self) -> None:
+        if self._is_cut_short():
+            with self._gate.writing():
+                if self._is_cut_short():  # it may have been an addition of another thread that is done by now
+                    self._make_anew()
+
     def _take_out(self, rows: NDArray[np.int64]) -> None:
         if self.kind == "flat":
             stored = self._flat_keys()
@@ -173,7 +188,8 @@ class FaissIndex(LocalIndex):
         size = reduction.size
         if not flat:
             reduction = balanced(reduction, sample)
-        keys = np.zeros((count, features(kind, reduction.size)), np.float32)
+        keys = empty_rows(count, features(kind, reduction.size), np.float32, self._scratch)
+        keys[:, size:] = 0
         fill_keys(keys[:, :size], reduction, parts)
         sizes = sizes_of(keys[:, :size], owner)
         if not flat:
@@ -241,9 +257,6 @@ class FaissIndex(LocalIndex):
         store, reduction = self._items, self._reduction
         if reduction is None:
             raise ValueError(checks.problem("FaissIndex", "filled before it is searched", "no items"))
-        if self._is_cut_short():
-            self._make_anew()
-            return self._search(queries, k)
         checks.check_size(self.effort, "effort of FaissIndex")
         if self.kind == "flat":
             keys = Keys(self._flat_keys(), self._sizes)
@@ -279,11 +292,13 @@ class FaissIndex(LocalIndex):
         if len(self) == 0:
             raise ValueError(checks.problem("FaissIndex", "filled before it is tuned", "no items", "Call add first."))
         images = self._images(queries, "queries", is_first=self.direction == "query-first")
-        if self.kind != "flat" and self._reduction is not None and len(images):
-            _, ids = self._exact(images, min(k, len(self)))
-            truth = self._items.find(ids.reshape(-1)).reshape(ids.shape)
-            vectors = self._reduction.queries(images).float().numpy()
-            self.effort, _ = self._effort(self.kind, self._engine, vectors, truth, target, self._items.live)
+        self._mend()
+        with self._gate.reading():
+            if self.kind != "flat" and self._reduction is not None and len(images) and len(self):
+                _, ids = self._exact(images, min(k, len(self)))
+                truth = self._items.find(ids.reshape(-1)).reshape(ids.shape)
+                vectors = self._reduction.queries(images).float().numpy()
+                self.effort, _ = self._effort(self.kind, self._engine, vectors, truth, target, self._items.live)
         return self.effort
 
     def _flat_keys(self) -> Tensor:

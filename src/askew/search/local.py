@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import os
 from abc import abstractmethod
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
 
@@ -17,11 +17,12 @@ from torch import Tensor, nn
 from askew import checks, models, storage
 from askew.divergences import Divergence, Embedded
 from askew.parallel import release_memory
-from askew.search.base import Index, fingerprint
+from askew.search.base import Index, fingerprint, shown_blocks
 from askew.search.folder import DESCRIPTION, old_parts, read_description, remove_part, restored_store
 from askew.search.forms import BLOCK_ROWS, Reduction, ranking, reduce
 from askew.search.scan import largest_products
 from askew.search.store import Store, checked_ids, shown
+from askew.streams import Rows
 
 __all__ = ["LocalIndex"]
 
@@ -39,7 +40,7 @@ LARGE = 1 << 20
 # Entries of the largest block of divergences, where there are no inner products.
 BLOCK_ENTRIES = 1 << 22
 
-Rows = NDArray[np.int64]
+RowNumbers = NDArray[np.int64]
 IndexType = TypeVar("IndexType", bound="LocalIndex")
 
 
@@ -47,6 +48,8 @@ class LocalIndex(Index):
     """An index whose items are an array of this process; see :class:`Index` for the interface."""
 
     _store: Store | None = None
+    # A folder for items that are larger than memory.
+    _scratch: Path | None = None
 
     def __len__(self) -> int:
         """Return the number of items."""
@@ -60,17 +63,16 @@ class LocalIndex(Index):
         """Add items, ``(n, dim)``; see :meth:`Index.add`. After an error the index is what it was before."""
         unset = self._divergence is None
         try:
-            self._add(items, ids)
+            images = self._images(items, "items", is_first=self.direction == "query-second")
+            with self._gate.writing():
+                self._add(images, ids)
         except BaseException:
             if unset:  # a name stands for any number of features again
                 self._divergence = None
             raise
 
-    def _add(self, items: ArrayLike | Tensor, ids: ArrayLike | None) -> None:
-        images = self._images(items, "items", is_first=self.direction == "query-second")
-        store = self._store
-        if store is None:
-            store = Store(np.empty((0, images.shape[1]), images.numpy().dtype), np.empty(0, np.int64))
+    def _add(self, images: Tensor, ids: ArrayLike | None) -> None:
+        store = self._new_store(images) if self._store is None else self._store
         new = store.new_ids(ids, len(images), type(self).__name__)
         if len(new) == 0:
             return
@@ -81,10 +83,50 @@ class LocalIndex(Index):
         if images.numel() > LARGE:
             release_memory()
 
+    def add_blocks(self, blocks: Rows | Iterable[ArrayLike | Tensor]) -> None:
+        """Add items that come in blocks; see :meth:`Index.add_blocks`.
+
+        An index without items is made once, when all of them are there, and after an error it has none.
+        """
+        if len(self):
+            super().add_blocks(blocks)
+            return
+        unset = self._divergence is None
+        try:
+            with self._gate.writing():
+                self._add_first(blocks)
+        except BaseException:
+            if unset:
+                self._divergence = None
+            raise
+
+    def _add_first(self, blocks: Rows | Iterable[ArrayLike | Tensor]) -> None:
+        store, images = None, None
+        with shown_blocks(blocks, self.progress) as some:
+            for block in some:
+                images = self._images(block, "items", is_first=self.direction == "query-second")
+                if store is None:
+                    store = self._new_store(images)
+                    store.reserve(len(blocks) if isinstance(blocks, Rows) else 0)
+                store.append(images.numpy(), store.new_ids(None, len(images), type(self).__name__))
+        if store is None or images is None or len(store) == 0:
+            return
+        release_memory()
+        self._take_in(images[:0], store)
+        self._store = store
+
+    def _new_store(self, images: Tensor) -> Store:
+        """Return a store for items like these, without any."""
+        return Store(np.empty((0, images.shape[1]), images.numpy().dtype), np.empty(0, np.int64), self._scratch)
+
     def remove(self, ids: ArrayLike) -> None:
         """Remove items by their ids; see :meth:`Index.remove`."""
         owner = f"{type(self).__name__}.remove"
         wanted = checked_ids(ids, owner)
+        with self._gate.writing():
+            self._remove(wanted, owner)
+
+    def _remove(self, wanted: RowNumbers, owner: str) -> None:
         rows = np.full(len(wanted), -1) if self._store is None else self._store.find(wanted)
         if (rows < 0).any():
             raise KeyError(checks.problem(f"ids of {owner}", "in the index", f"unknown {shown(wanted[rows < 0])}"))
@@ -111,7 +153,7 @@ class LocalIndex(Index):
         """Take in items that are about to become the next rows of the store, or raise and change nothing."""
 
     @abstractmethod
-    def _take_out(self, rows: Rows) -> None:
+    def _take_out(self, rows: RowNumbers) -> None:
         """Forget rows that were emptied."""
 
     @abstractmethod
@@ -132,7 +174,7 @@ class LocalIndex(Index):
 
     # ------------------------------------------------------------------ exact search
 
-    def _exact(self, queries: Tensor, k: int) -> tuple[Tensor, Rows]:
+    def _exact(self, queries: Tensor, k: int) -> tuple[Tensor, RowNumbers]:
         store = self._items
         if ranking(self.divergence) is None:
             return self._by_pairs(queries, k)
@@ -140,7 +182,7 @@ class LocalIndex(Index):
         reduction = reduce(self.divergence, self.direction, "inner-product", sample, type(self).__name__)
         return self._by_keys(queries, k, reduction, KeysOnTheWay(reduction, store, type(self).__name__))
 
-    def _by_keys(self, queries: Tensor, k: int, reduction: Reduction, keys: Keys) -> tuple[Tensor, Rows]:
+    def _by_keys(self, queries: Tensor, k: int, reduction: Reduction, keys: Keys) -> tuple[Tensor, RowNumbers]:
         """Search all items by inner products with their keys.
 
         Products are rounded, so a few more than k candidates get their exact divergence. A query is repeated with more
@@ -183,14 +225,14 @@ class LocalIndex(Index):
             values[waiting], rows[waiting.numpy()] = found, chosen
         return values, store.ids[rows]
 
-    def _by_pairs(self, queries: Tensor, k: int) -> tuple[Tensor, Rows]:
+    def _by_pairs(self, queries: Tensor, k: int) -> tuple[Tensor, RowNumbers]:
         """Search all items by the divergences of all pairs, for any divergence."""
         store = self._items
         candidates = self._nearest_by_pairs(queries, min(k + SPARE_CANDIDATES, len(store)))
         values, rows = self._reranked(queries, store.values, candidates, k)
         return values, store.ids[rows]
 
-    def _nearest_by_pairs(self, queries: Tensor, k: int) -> Rows:
+    def _nearest_by_pairs(self, queries: Tensor, k: int) -> RowNumbers:
         """Return the rows of the k nearest items from blocks of all pairs, for any divergence."""
         store = self._items
         columns = max(k, min(4096, store.rows))
@@ -231,8 +273,17 @@ class LocalIndex(Index):
         OSError
             If the folder cannot be written. What was there is untouched.
         """
-        if self._store is not None and self._store.live is not None:
-            self._make_anew()
+        self._mend()
+        while True:
+            with self._gate.reading():
+                if self._store is None or self._store.live is None:
+                    self._save(folder)
+                    return
+            with self._gate.writing():
+                if self._store.live is not None:
+                    self._make_anew()
+
+    def _save(self, folder: str | os.PathLike[str]) -> None:
         place = Path(folder)
         old = old_parts(place)
         parts: dict[str, str] = {}

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import tempfile
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -9,18 +11,37 @@ from numpy.typing import NDArray
 
 from askew import checks
 
-__all__ = ["Store"]
+__all__ = ["Store", "empty_rows"]
 
 # What a growing array takes beyond its need: an eighth, so that many small additions do not copy everything each time.
 SPARE = 8
+
+# Rows that are copied at a time where the copy is a file.
+COPIED_ROWS = 1 << 16
 
 LARGEST = np.iinfo(np.int64).max
 
 Ids = NDArray[np.int64]
 
 
+def empty_rows(rows: int, size: int, dtype: Any, scratch: Path | None) -> NDArray[Any]:
+    """Return an array to be filled: in memory, or mapped from a file in a folder that is gone with the array."""
+    if scratch is None or rows * size == 0:
+        return np.empty((rows, size), dtype)
+    # A file without a name: nothing is left behind, even by a process that is killed.
+    with tempfile.TemporaryFile(dir=scratch) as file:
+        return np.memmap(file, dtype, "w+", shape=(rows, size))
+
+
 class Store:
     """Items as rows of one array, each with an id; removed ones leave their row empty until :meth:`become`.
+
+    Parameters
+    ----------
+    values, ids
+        The first items.
+    scratch
+        A folder for a file that holds the items in place of memory.
 
     Attributes
     ----------
@@ -30,8 +51,9 @@ class Store:
         Which rows hold an item; None while none was removed.
     """
 
-    def __init__(self, values: NDArray[Any], ids: Ids) -> None:
+    def __init__(self, values: NDArray[Any], ids: Ids, scratch: Path | None = None) -> None:
         self._values = values
+        self._scratch = scratch
         self._ids = ids
         self.rows = len(ids)
         self.live: NDArray[np.bool_] | None = None
@@ -89,7 +111,7 @@ class Store:
         needed = self.rows + count
         if needed > len(self._ids):
             room = needed if count * SPARE > self.rows else needed + needed // SPARE
-            grown = np.empty((room, self._values.shape[1]), self._values.dtype)
+            grown = empty_rows(room, self._values.shape[1], self._values.dtype, self._scratch)
             grown[: self.rows] = self.values
             ids_grown = np.empty(room, np.int64)
             ids_grown[: self.rows] = self.ids
@@ -120,7 +142,11 @@ class Store:
         """Return a store without the gaps that removed items have left, where rows have new numbers."""
         if self.live is None:
             return self
-        result = Store(self.values[self.live], self.ids[self.live])
+        values = empty_rows(self._count, self._values.shape[1], self._values.dtype, self._scratch)
+        rows = np.flatnonzero(self.live)
+        for start in range(0, len(rows), COPIED_ROWS):
+            values[start : start + COPIED_ROWS] = self.values[rows[start : start + COPIED_ROWS]]
+        result = Store(values, self.ids[self.live], self._scratch)
         result._next = self._next
         return result
 

@@ -4,15 +4,18 @@ from __future__ import annotations
 
 import hashlib
 import math
+import warnings
 from collections.abc import Callable, Iterable, Iterator, Sequence, Sized
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 from askew import checks
 
-__all__ = ["ArrayBatches", "Batches", "LoaderBatches", "to_tensors"]
+__all__ = ["ArrayBatches", "Batches", "LoaderBatches"]
 
 
 class Batches:
@@ -34,6 +37,20 @@ class Batches:
         raise NotImplementedError
 
 
+class Part(NamedTuple):
+    """One array of the data: its values, on the device where training is or mapped from a file, and their dtype there.
+
+    What is mapped from a file stays there: rows are read, converted and moved when they are used.
+    """
+
+    values: Tensor
+    dtype: torch.dtype
+
+    def rows(self, numbers: Tensor, device: torch.device) -> Tensor:
+        """Return some rows as they are trained on."""
+        return self.values[numbers.to(self.values.device)].to(device, self.dtype)
+
+
 class ArrayBatches(Batches):
     """Tensors with one row for each example, shuffled anew each epoch and cut into batches of equal size.
 
@@ -41,27 +58,29 @@ class ArrayBatches(Batches):
     differ by one row at most: a last small batch would weigh as much as the others.
     """
 
-    def __init__(self, tensors: tuple[Tensor, ...], batch_size: int) -> None:
-        self.tensors = tensors
-        self.rows = tensors[0].shape[0]
+    def __init__(self, parts: Sequence[Part], batch_size: int, device: torch.device) -> None:
+        self.parts = parts
+        self.device = device
+        self.rows = parts[0].values.shape[0]
         self.per_epoch = math.ceil(self.rows / batch_size)
 
     def epoch(self, seed: int, number: int, skip: int, skipped: Callable[[], None]) -> Iterator[tuple[Tensor, ...]]:
         skipped()
         generator = torch.Generator().manual_seed((seed + 0x9E3779B97F4A7C15 * (number + 1)) % 2**63)
-        order = torch.randperm(self.rows, generator=generator).to(self.tensors[0].device)
+        order = torch.randperm(self.rows, generator=generator).to(self.parts[0].values.device)
         for rows in order.tensor_split(self.per_epoch or 1)[skip:]:
-            yield tuple(tensor[rows] for tensor in self.tensors)
+            yield tuple(part.rows(rows, self.device) for part in self.parts)
 
     def sample(self, rows: int) -> tuple[Tensor, ...]:
         if self.rows <= rows:
-            return self.tensors
-        order = torch.randperm(self.rows, generator=torch.Generator().manual_seed(0))[:rows]
-        return tuple(tensor[order.to(tensor.device)] for tensor in self.tensors)
+            order = torch.arange(self.rows)
+        else:
+            order = torch.randperm(self.rows, generator=torch.Generator().manual_seed(0))[:rows]
+        return tuple(part.rows(order, self.device) for part in self.parts)
 
     def fingerprint(self) -> str:
         digest = hashlib.sha256()
-        for tensor in self.tensors:
+        for tensor in (part.values for part in self.parts):
             # Of large data every so many-th row will do: this is against mistakes.
             rows = tensor[:: max(1, tensor.numel() // 1_000_000)].cpu().contiguous()
             digest.update(f"{tuple(tensor.shape)} {tensor.dtype}".encode())
@@ -127,45 +146,53 @@ def _length(loader: object) -> int | None:
         return None
 
 
-def to_tensors(data: Sequence[object], parts: Sequence[str] | None, device: torch.device) -> tuple[Tensor, ...]:
-    """Return arrays or tensors of equal length as tensors on a device; arrays of floats become the default dtype."""
-    if parts is not None and len(data) != len(parts):
-        must = f"a tuple of {len(parts)}: {', '.join(parts)}"
+def to_parts(data: Sequence[object], names: Sequence[str] | None, device: torch.device) -> list[Part]:
+    """Return arrays or tensors of equal length, checked; arrays of floats become the default dtype."""
+    if names is not None and len(data) != len(names):
+        must = f"a tuple of {len(names)}: {', '.join(names)}"
         raise ValueError(checks.problem("data of fit", must, f"a tuple of {len(data)}"))
-    names = list(parts or (f"part {i}" for i in range(len(data))))
-    tensors = []
-    for name, part in zip(names, data, strict=True):
-        tensor = part if isinstance(part, Tensor) else _as_tensor(part, name)
-        if tensor.ndim == 0 or tensor.shape[0] == 0:
-            must = "an array with at least one row"
-            raise ValueError(checks.problem(f"the {name} given to fit", must, tuple(tensor.shape)))
-        if tensor.is_floating_point():
-            checks.check_finite(tensor, name, "fit")
-        tensors.append(tensor.detach().to(device))
-    rows = [tensor.shape[0] for tensor in tensors]
+    names = list(names or (f"part {i}" for i in range(len(data))))
+    parts = [_as_part(given, name, device) for name, given in zip(names, data, strict=True)]
+    rows = [part.values.shape[0] for part in parts]
     if len(set(rows)) > 1:
         got = ", ".join(f"{name} {count}" for name, count in zip(names, rows, strict=True))
         raise ValueError(checks.problem("the parts of data given to fit", "equally long", got))
-    return tuple(tensors)
+    return parts
 
 
-def _as_tensor(part: object, name: str) -> Tensor:
-    array = np.asarray(part)
+def _as_part(given: object, name: str, device: torch.device) -> Part:
+    mapped = isinstance(given, np.memmap)
+    tensor = given if isinstance(given, Tensor) else _as_tensor(np.asarray(given), name, mapped)
+    if tensor.ndim == 0 or tensor.shape[0] == 0:
+        must = "an array with at least one row"
+        raise ValueError(checks.problem(f"the {name} given to fit", must, tuple(tensor.shape)))
+    if tensor.is_floating_point():
+        checks.check_finite(tensor, name, "fit")
+    is_array_of_floats = not isinstance(given, Tensor) and tensor.is_floating_point()
+    dtype = torch.get_default_dtype() if is_array_of_floats else tensor.dtype
+    return Part(tensor if mapped else tensor.detach().to(device, dtype), dtype)
+
+
+def _as_tensor(array: NDArray[Any], name: str, mapped: bool) -> Tensor:
     if array.dtype.kind not in "fiub":
         mend = "Labels that are names become numbers by numpy.unique(labels, return_inverse=True)[1]."
         must = "an array of numbers"
         raise TypeError(checks.problem(f"the {name} given to fit", must, f"dtype {array.dtype}", mend))
+    if mapped and array.dtype.isnative:
+        with warnings.catch_warnings():
+            # torch cannot know that nothing here writes to it.
+            warnings.filterwarnings("ignore", message="The given NumPy array is not writable", category=UserWarning)
+            return torch.from_numpy(array)
     # A copy where torch could not share the memory: read-only, or of another byte order.
     array = np.array(array, dtype=array.dtype.newbyteorder("="), order="C", copy=not array.flags.writeable or None)
-    tensor = torch.from_numpy(array)
-    return tensor.to(torch.get_default_dtype()) if array.dtype.kind == "f" else tensor
+    return torch.from_numpy(array)
 
 
-def batches(data: object, parts: Sequence[str] | None, batch_size: int, device: torch.device) -> Batches:
+def batches(data: object, names: Sequence[str] | None, batch_size: int, device: torch.device) -> Batches:
     """Return the batches of a tuple of arrays or of a loader."""
     if isinstance(data, (tuple, list)) and not (data and isinstance(data[0], (tuple, list))):
-        return ArrayBatches(to_tensors(data, parts, device), batch_size)
+        return ArrayBatches(to_parts(data, names, device), batch_size, device)
     if isinstance(data, Iterable) and not isinstance(data, (Tensor, np.ndarray, str, dict)):
         return LoaderBatches(data, device)
-    expected = f"a tuple ({', '.join(parts)})" if parts else "a tuple of arrays"
+    expected = f"a tuple ({', '.join(names)})" if names else "a tuple of arrays"
     raise TypeError(checks.problem("data of fit", f"{expected} or a DataLoader", type(data).__name__))
