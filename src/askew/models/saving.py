@@ -21,7 +21,9 @@ __all__ = ["load", "load_with_notes", "savable", "save"]
 DESCRIPTION = "model.json"
 # Also keeps a file from naming one outside of its folder.
 WEIGHTS = re.compile(r"weights-[0-9a-f]{16}\.safetensors")
-FILES = re.compile(rf"{WEIGHTS.pattern}|model\.json")
+FILES = rf"{WEIGHTS.pattern}|model\.json"
+# How often a folder is read again that other processes keep replacing.
+READINGS = 20
 # The estimators that a file may name. They are defined further down in the order of imports and enter themselves.
 ESTIMATORS: dict[str, type] = {}
 
@@ -98,7 +100,7 @@ def save(model: object, folder: str | os.PathLike[str], notes: Mapping[str, obje
     _old_weights(place)
     try:
         place.mkdir(parents=True, exist_ok=True)
-        with storage.only_writer(place) as alone:
+        with storage.only_writer(place, FILES) as alone:
             _write(place, name, packer.tensors, {"kind": "weights", **weights}, description, alone)
     except OSError as error:
         got = f"{str(folder)!r} ({error})"
@@ -116,24 +118,21 @@ def _write(
 ) -> None:
     """Write both files of a model, and remove what they replace."""
     old = _old_weights(place)
-    if alone:  # first, as they may be what a disk is full of
-        _remove(storage.leftovers(place, FILES))
     try:
         storage.save_tensors(place / name, tensors, header)
         storage.write_json(place / DESCRIPTION, description)
     except BaseException:
         if name != old and alone:
-            _remove([place / name])
+            _remove(place / name)
         raise
     # Only now, and only what this model has replaced: where nothing can be locked, another process may be saving here.
     if old is not None and old != name and _old_weights(place) != old:
-        _remove([place / old])
+        _remove(place / old)
 
 
-def _remove(paths: Sequence[Path]) -> None:
-    for path in paths:
-        with contextlib.suppress(OSError):
-            path.unlink()
+def _remove(path: Path) -> None:
+    with contextlib.suppress(OSError):
+        path.unlink()
 
 
 def load(folder: str | os.PathLike[str], encoder: nn.Module | None = None, classes: Sequence[type] = ()) -> Any:
@@ -243,7 +242,7 @@ def _read(folder: Path, given: str) -> tuple[dict[str, Any], dict[str, Tensor]]:
     """Return the description and the tensors of a model, which belong together."""
     path = folder / DESCRIPTION
     shown = repr(str(path))
-    attempts = 3
+    attempts = READINGS
     while True:
         if not path.is_file():
             must = f"one that askew.save wrote, with a {DESCRIPTION}"

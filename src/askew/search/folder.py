@@ -31,9 +31,9 @@ __all__ = [
 DESCRIPTION = "index.json"
 # Also keeps a file from naming one outside of its folder.
 PART = re.compile(r"(items-[0-9a-f]{16}\.safetensors|model-[0-9a-f]{16}|faiss-[0-9a-f]{16}\.index)")
-FILES = re.compile(rf"{PART.pattern}|index\.json")
+FILES = rf"{PART.pattern}|index\.json"
 # How often a folder is read again that other processes keep replacing.
-READINGS = 5
+READINGS = 20
 
 Loaded = TypeVar("Loaded")
 
@@ -98,19 +98,16 @@ def commit(folder: str | os.PathLike[str], write: Callable[[Path, dict[str, str]
     old_parts(place)  # a stranger's folder is refused before anything is made
     try:
         place.mkdir(parents=True, exist_ok=True)
-        with storage.only_writer(place) as alone:
-            _write(place, write, alone)
+        with storage.only_writer(place, FILES):
+            _write(place, write)
     except OSError as error:
         got = f"{str(folder)!r} ({error})"
         mend = "An index that was there before is untouched."
         raise type(error)(checks.problem("folder", "one that can be written to", got, mend)) from error
 
 
-def _write(place: Path, write: Callable[[Path, dict[str, str]], dict[str, Any]], alone: bool) -> None:
+def _write(place: Path, write: Callable[[Path, dict[str, str]], dict[str, Any]]) -> None:
     old = old_parts(place)
-    if alone:  # first, as they may be what a disk is full of
-        for path in storage.leftovers(place, FILES):
-            remove_part(path)
     parts: dict[str, str] = {}
     try:
         storage.write_json(place / DESCRIPTION, write(place, parts))
@@ -126,20 +123,22 @@ def settled(folder: str | os.PathLike[str], read: Callable[[], Loaded]) -> Loade
     """Return what ``read`` gives; it reads again if it failed because another process has replaced the index."""
     path = Path(folder) / DESCRIPTION
     for _ in range(READINGS):
-        before = _content(path)
+        before = _identity(path)
         try:
             return read()
         except (OSError, ValueError):
-            if before is None or _content(path) == before:
+            if before is None or _identity(path) == before:
                 raise
     return read()
 
 
-def _content(path: Path) -> bytes | None:
+def _identity(path: Path) -> tuple[int, int] | None:
+    """Return what tells a file from one that replaces it, though it may have the same content."""
     try:
-        return path.read_bytes()
+        state = path.stat()
     except OSError:
         return None
+    return state.st_ino, state.st_mtime_ns
 
 
 def remove_part(path: Path) -> None:

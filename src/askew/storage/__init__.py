@@ -17,7 +17,7 @@ from askew.storage.files import (
     version,
     write_json,
 )
-from askew.storage.folders import leftovers, only_writer, writable_folder
+from askew.storage.folders import only_writer, writable_folder
 from askew.storage.trees import flatten, unflatten
 
 __all__ = [
@@ -27,7 +27,6 @@ __all__ = [
     "checksum",
     "damaged",
     "flatten",
-    "leftovers",
     "load_tensors",
     "only_writer",
     "read_json",

@@ -12,20 +12,22 @@ from pathlib import Path
 
 from askew import checks
 
-__all__ = ["leftovers", "only_writer", "writable_folder"]
+__all__ = ["only_writer", "writable_folder"]
 
 
 @contextlib.contextmanager
-def only_writer(folder: str | os.PathLike[str]) -> Iterator[bool]:
+def only_writer(folder: str | os.PathLike[str], names: str) -> Iterator[bool]:
     """Hold a folder while files that belong together are written to it; another process that wants to waits.
 
     The folder itself is locked, so that nothing is left behind and the system lets go of it if the process is killed.
-    Readers do not ask and are not held up.
+    Readers do not ask and are not held up. What killed processes have left of such files is removed first.
 
     Parameters
     ----------
     folder
         Which must exist.
+    names
+        Of the files, as a regular expression. All that write them must ask for the folder.
 
     Yields
     ------
@@ -35,7 +37,7 @@ def only_writer(folder: str | os.PathLike[str]) -> Iterator[bool]:
     Examples
     --------
     >>> import tempfile
-    >>> with tempfile.TemporaryDirectory() as folder, only_writer(folder) as alone:
+    >>> with tempfile.TemporaryDirectory() as folder, only_writer(folder, "a.txt") as alone:
     ...     isinstance(alone, bool)
     True
     """
@@ -52,6 +54,8 @@ def only_writer(folder: str | os.PathLike[str]) -> Iterator[bool]:
         except OSError:  # some network file systems
             alone = False
         try:
+            if alone:  # those of another process at work would look the same
+                _remove_leftovers(Path(folder), names)
             yield alone
         finally:
             # Said in words, as a process that was forked meanwhile has the descriptor, too.
@@ -61,13 +65,13 @@ def only_writer(folder: str | os.PathLike[str]) -> Iterator[bool]:
         os.close(descriptor)
 
 
-def leftovers(folder: Path, names: re.Pattern[str]) -> list[Path]:
-    """Return what killed processes have left of files with such names: what was to become of them.
-
-    Only for the only writer of a folder, as those of another process at work look the same.
-    """
-    pattern = re.compile(rf"\.({names.pattern})\.\d+\.[0-9a-f]{{8}}\.tmp")
-    return [path for path in folder.iterdir() if pattern.fullmatch(path.name)]
+def _remove_leftovers(folder: Path, names: str) -> None:
+    """Remove what was to become of files with such names; it may be what a disk is full of."""
+    pattern = re.compile(rf"\.({names})\.\d+\.[0-9a-f]{{8}}\.tmp")
+    for path in folder.iterdir():
+        if pattern.fullmatch(path.name):
+            with contextlib.suppress(OSError):
+                path.unlink()
 
 
 def writable_folder(folder: str | os.PathLike[str], what: str = "folder") -> Path:
