@@ -287,6 +287,8 @@ def too_little_room(subject: str, folder: str, mounted: bool, sizes: list[int]) 
     larger. Returns, for each size, the error, what was there, what is there then, files too many, and what is there in
     the end.
     """
+    if mounted and not os.path.ismount(folder):
+        raise ValueError("only a small disk may be filled")
     outcomes = []
     for size in sizes:
         place = Path(folder) / str(size)
