@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -81,10 +82,20 @@ def test_files_that_must_not_grow(subject: str, nursery: Nursery, tmp_path: Path
     check(subject, outcomes)
 
 
+@pytest.fixture
+def folder(tmp_path: Path) -> Iterator[Path]:
+    """A folder that becomes read-only, and can be removed afterwards."""
+    place = tmp_path / "folder"
+    place.mkdir()
+    yield place
+    for path in [place, *place.rglob("*")]:
+        if path.is_dir():
+            path.chmod(0o755)
+
+
 @pytest.mark.parametrize("subject", SUBJECTS)
-def test_read_only_folder(subject: str, nursery: Nursery, tmp_path: Path) -> None:
+def test_read_only_folder(subject: str, nursery: Nursery, folder: Path) -> None:
     """The error says so, before the work where that is long; what is there can still be read."""
-    folder = tmp_path / "folder" / "files"
     made, first = nursery.child(("make", subject, folder, 1), ("look", subject, folder))
     assert made is None
     before = {path: path.read_bytes() for path in folder.rglob("*") if path.is_file()}
@@ -100,13 +111,13 @@ def test_read_only_folder(subject: str, nursery: Nursery, tmp_path: Path) -> Non
     assert {path: path.read_bytes() for path in folder.rglob("*") if path.is_file()} == before
 
 
-def test_long_work_finds_out_at_its_beginning(nursery: Nursery, tmp_path: Path) -> None:
+def test_long_work_finds_out_at_its_beginning(nursery: Nursery, folder: Path) -> None:
     """Not at its end, when the work would be lost: in the first step of a training, in the first cell of a run."""
-    (tmp_path / "results").mkdir()
+    (folder / "results").mkdir()
     denied, trained, reproduced = nursery.child(
-        ("deny_writing", tmp_path),
-        ("train", tmp_path / "state", None, 1),
-        ("command", "reproduce", "sums", "--scale", "toy", "-o", tmp_path / "results"),
+        ("deny_writing", folder),
+        ("train", folder / "state", None, 1),
+        ("command", "reproduce", "sums", "--scale", "toy", "-o", folder / "results"),
     )
     if not denied:
         pytest.skip("nothing can be mounted here, and this user may write everywhere")
