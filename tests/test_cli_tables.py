@@ -12,7 +12,8 @@ import pytest
 
 import askew
 from askew.cli import main
-from askew.tables import Columns, load_bundled
+from askew.cli.inputs import load_model
+from askew.tables import load_bundled
 
 FAST = ["--steps", "20"]
 
@@ -64,8 +65,7 @@ def test_compare(table: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
     ):
         assert part in out
     assert (tmp_path / "out" / "report.html").stat().st_size > 10_000
-    learner = askew.load(tmp_path / "out" / "model")
-    columns = Columns.load(tmp_path / "out" / "model")
+    learner, columns = load_model(tmp_path / "out" / "model")
     assert learner.divergence == "mahalanobis"
     assert columns is not None
     assert len(columns.features) == learner.n_features_in_ == 6
@@ -104,7 +104,7 @@ def test_index_in_faiss_in_both_directions(
     kind: str, model: Path, table: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     pytest.importorskip("faiss")
-    learner, columns = askew.load(model), Columns.load(model)
+    learner, columns = load_model(model)
     assert columns is not None
     import pandas
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from pandas import DataFrame
 
 __all__ = [
+    "COLUMNS",
     "Dataset",
     "Drop",
     "Json",
@@ -27,6 +28,7 @@ __all__ = [
     "NoHeader",
     "Seed",
     "TableFile",
+    "columns_in",
     "divergence_names",
     "labelled",
     "load_model",
@@ -35,6 +37,9 @@ __all__ = [
     "read_table",
     "tell",
 ]
+
+# What the notes of a model or an index call the description of its columns.
+COLUMNS = "columns"
 
 TableFile = Annotated[
     Path | None, typer.Argument(metavar="TABLE", help="CSV, TSV, Parquet, .npz or .npy.", show_default=False)
@@ -94,11 +99,16 @@ def divergence_names(asked: str, usual: Sequence[str]) -> list[str]:
 
 def load_model(folder: Path) -> tuple[Any, Columns | None]:
     """Return a model and how it takes tables, if that was saved with it."""
-    model = models.load(folder)
+    model, notes = models.load_with_notes(folder)
     if not isinstance(model, (Divergence, BaseLearner)):
         must = "a folder of a divergence or a learner"
         raise ValueError(checks.problem("MODEL", must, f"{str(folder)!r} with a {type(model).__name__}"))
-    return model, Columns.load(folder)
+    return model, columns_in(notes, folder)
+
+
+def columns_in(notes: Mapping[str, Any], folder: Path) -> Columns | None:
+    """Return how a model or an index takes tables, from the notes that were saved with it; None without."""
+    return Columns.from_json(notes[COLUMNS], repr(str(folder))) if COLUMNS in notes else None
 
 
 def points_for(columns: Columns | None, table: DataFrame, dim: int | None) -> NDArray[np.float64]:

@@ -10,8 +10,9 @@ import numpy as np
 import typer
 from numpy.typing import NDArray
 
-from askew import checks, comparison, models
+from askew import checks, comparison, models, storage
 from askew.cli.inputs import (
+    COLUMNS,
     Dataset,
     Drop,
     Json,
@@ -67,7 +68,7 @@ def _compare(
     columns = Columns.of(frame, drop=[label, *(drop or [])], keep=keep or [])
     points, labels = columns.encode(frame), _classes(frame[label])
     names = divergence_names(divergence, comparison.DEFAULT)
-    output.mkdir(parents=True, exist_ok=True)  # what cannot be written should fail now, not after the training
+    storage.writable_folder(output, "-o")  # what cannot be written should fail now, not after the training
     said = [*notes, *columns.notes]
     size = f"{len(points)} rows, {points.shape[1]} features, {len(np.unique(labels))} classes"
     say(f"{dataset or file}: {size}", json)
@@ -188,6 +189,7 @@ def _learn(
     }
     notes: list[str] = []
     dropped = list(drop or [])
+    storage.writable_folder(output, "-o")  # now, not after the training
     learner: DivergenceLearner | PairRegressor | TripletLearner
     if given == ["--label"]:
         frame, label, notes = labelled(frame, label, dataset)
@@ -241,5 +243,4 @@ def _rows(frame: Any, names: list[str], size: int, option: str) -> NDArray[np.in
 
 
 def _save(learner: Any, columns: Columns, folder: Path) -> None:
-    models.save(learner, folder)
-    columns.save(folder)
+    models.save(learner, folder, notes={COLUMNS: columns.to_json()})

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import csv
 import io
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -12,17 +12,28 @@ import numpy as np
 import typer
 
 from askew import checks, storage
-from askew.cli.inputs import Json, NoHeader, Seed, labelled, load_model, names_of, points_for, read_table
+from askew.cli.inputs import (
+    COLUMNS,
+    Json,
+    NoHeader,
+    Seed,
+    columns_in,
+    labelled,
+    load_model,
+    names_of,
+    points_for,
+    read_table,
+)
 from askew.cli.shell import app, print_json, table
 from askew.clustering import BregmanKMeans
 from askew.divergences import Divergence
 from askew.explorer import write_explorer
 from askew.search import ExactIndex, FaissIndex, load_index
-from askew.tables import Columns
 
 __all__: list[str] = []
 
-NAMES = "names.json"
+# What the notes of an index call the names of its items.
+NAMES = "names"
 KINDS = ("auto", "exact", "flat", "ivf", "hnsw", "ivf-pq")
 # Hits that are printed for people; files and --json have all.
 SHOWN = 20
@@ -52,16 +63,15 @@ def _index(
     frame = read_table(file, None, no_header)
     items = points_for(columns, frame, _dim(learned))
     names = names_of(frame, name)
+    storage.writable_folder(output, "-o")
     made: ExactIndex | FaissIndex
     if kind == "exact":
         made = ExactIndex(learned, direction)
     else:
         made = FaissIndex(learned, direction, kind=None if kind == "auto" else kind)
     made.add(items)
-    made.save(output)
-    if columns is not None:
-        columns.save(output)
-    _write_names(output, names)
+    taken = {} if columns is None else {COLUMNS: columns.to_json()}
+    made.save(output, notes=taken | {NAMES: names})
     used = "exact" if isinstance(made, ExactIndex) else made.kind
     if json:
         print_json({"index": str(output), "items": len(items), "kind": used, "direction": direction})
@@ -82,11 +92,11 @@ def _search(
 ) -> None:
     """Find the items nearest to each query."""
     opened = load_index(index)
-    columns = Columns.load(index)
+    columns = columns_in(opened.notes, index)
     frame = read_table(file, None, no_header)
     queries = points_for(columns, frame, None)
     asked = names_of(frame, name)
-    items = _read_names(index, len(opened))
+    items = _names_in(opened.notes, index, len(opened))
     values, places = opened.search(queries, k)
     hits = [
         (query, rank + 1, items[place], float(value))
@@ -181,21 +191,11 @@ def _dim(model: Any) -> int | None:
     return None if found is None else int(found)
 
 
-def _write_names(folder: Path, names: Sequence[str]) -> None:
-    content = {"format": storage.FORMAT, "askew": storage.version(), "kind": "names", "names": list(names)}
-    storage.write_json(folder / NAMES, content)
-
-
-def _read_names(folder: Path, count: int) -> list[str]:
+def _names_in(notes: Mapping[str, Any], folder: Path, count: int) -> list[str]:
     """Return the names of the items of an index; their numbers where it was made without."""
-    path = folder / NAMES
-    if not path.is_file():
-        return [str(number) for number in range(count)]
-    shown = repr(str(path))
-    content = storage.check_description(storage.read_json(path.read_bytes(), shown), shown, "names")
-    names = content.get("names")
+    names = notes.get(NAMES, [str(number) for number in range(count)])
     if not isinstance(names, list) or len(names) != count or not all(isinstance(name, str) for name in names):
-        raise ValueError(storage.damaged(shown, "it has not a name for each item"))
+        raise ValueError(storage.damaged(repr(str(folder)), "it has not a name for each item"))
     return names
 
 

@@ -8,7 +8,7 @@ import statistics
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 
-from askew import checks
+from askew import checks, storage
 from askew.experiments.description import Cell, Experiment, Outcome, check_scale
 from askew.experiments.results import surroundings
 from askew.experiments.rows import Row, RowFile
@@ -91,6 +91,8 @@ def reproduce(
     checks.check_size(jobs, "jobs")
     run = _Run(experiments, Path(folder), scale, seeds)
     done = len(run.rows())
+    if done < len(run.cells):  # now, not after the first of them
+        storage.writable_folder(folder)
     # Cells take very different times, so that the estimate is made of what such cells took.
     with progress_bar(progress, len(run.cells), "reproducing", done, "minutes left", estimate=False) as move:
 
@@ -136,7 +138,6 @@ class _Run:
         self.folder, self.scale = folder, scale
         self.cells = {cell.key: cell for cell in wanted}
         self.failures: dict[str, Failed] = {}
-        folder.mkdir(parents=True, exist_ok=True)
         self.files = {name: RowFile(folder / f"{name}.jsonl") for name in self.experiments}
 
     def rows(self) -> list[Row]:

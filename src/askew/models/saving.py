@@ -16,11 +16,14 @@ from torch import Tensor, nn
 from askew import checks, recipes, storage
 from askew.training import History
 
-__all__ = ["load", "savable", "save"]
+__all__ = ["load", "load_with_notes", "savable", "save"]
 
 DESCRIPTION = "model.json"
 # Also keeps a file from naming one outside of its folder.
 WEIGHTS = re.compile(r"weights-[0-9a-f]{16}\.safetensors")
+FILES = rf"{WEIGHTS.pattern}|model\.json"
+# How often a folder is read again that other processes keep replacing.
+READINGS = 20
 # The estimators that a file may name. They are defined further down in the order of imports and enter themselves.
 ESTIMATORS: dict[str, type] = {}
 
@@ -36,13 +39,14 @@ def savable(cls: EstimatorType) -> EstimatorType:
     return cls
 
 
-def save(model: object, folder: str | os.PathLike[str]) -> None:
+def save(model: object, folder: str | os.PathLike[str], notes: Mapping[str, object] | None = None) -> None:
     r"""Write a model to a folder, without pickle.
 
     The folder gets ``model.json``, which says how the model is made, and ``weights-<hash>.safetensors`` with all its
     numbers, each flushed to the disk. The weights come first and ``model.json``, which names them, is replaced in one
-    step, so that a process killed at any moment leaves the old model or the new one. Weights of a model
-    that was there before are removed at the end; other files are left alone.
+    step, so that a process killed at any moment leaves the old model or the new one. Of several processes that save to
+    one folder each waits for the one before it, and the last one wins. Weights of the model that was there before
+    and files that killed processes were writing are removed; others are left alone.
 
     What can be saved: divergences, potentials and encoders of askew, with common layers of ``torch.nn`` and with own
     classes that derive from them; estimators; a :class:`~askew.training.History`; dicts of numbers, strings and
@@ -56,6 +60,9 @@ def save(model: object, folder: str | os.PathLike[str]) -> None:
         What to save. A model behind ``torch.compile`` or ``DistributedDataParallel`` is taken out of it.
     folder
         Where to; made if it does not exist.
+    notes
+        Values that JSON can hold, kept with the model, so that they change together with it; see
+        :func:`load_with_notes`.
 
     Raises
     ------
@@ -87,21 +94,45 @@ def save(model: object, folder: str | os.PathLike[str]) -> None:
         "weights": {"file": name, **weights},
         "modules": packer.descriptions,
         "content": content,
+        "notes": dict(notes or {}),
     }
     description["checksum"] = storage.checksum(description)
-    old = _old_weights(place)
+    _old_weights(place)
     try:
         place.mkdir(parents=True, exist_ok=True)
-        storage.save_tensors(place / name, packer.tensors, {"kind": "weights", **weights})
-        storage.write_json(place / DESCRIPTION, description)
+        with storage.only_writer(place, FILES) as alone:
+            _write(place, name, packer.tensors, {"kind": "weights", **weights}, description, alone)
     except OSError as error:
         got = f"{str(folder)!r} ({error})"
         mend = "A model that was there before is untouched."
         raise type(error)(checks.problem("folder", "one that can be written to", got, mend)) from error
-    # Only now, and only what this model has replaced: another process may be saving here, too.
+
+
+def _write(
+    place: Path,
+    name: str,
+    tensors: Mapping[str, Tensor],
+    header: Mapping[str, object],
+    description: Mapping[str, object],
+    alone: bool,
+) -> None:
+    """Write both files of a model, and remove what they replace."""
+    old = _old_weights(place)
+    try:
+        storage.save_tensors(place / name, tensors, header)
+        storage.write_json(place / DESCRIPTION, description)
+    except BaseException:
+        if name != old and alone:
+            _remove(place / name)
+        raise
+    # Only now, and only what this model has replaced: where nothing can be locked, another process may be saving here.
     if old is not None and old != name and _old_weights(place) != old:
-        with contextlib.suppress(OSError):
-            (place / old).unlink()
+        _remove(place / old)
+
+
+def _remove(path: Path) -> None:
+    with contextlib.suppress(OSError):
+        path.unlink()
 
 
 def load(folder: str | os.PathLike[str], encoder: nn.Module | None = None, classes: Sequence[type] = ()) -> Any:
@@ -138,6 +169,27 @@ def load(folder: str | os.PathLike[str], encoder: nn.Module | None = None, class
     Traceback (most recent call last):
     FileNotFoundError: folder must be one that askew.save wrote, with a model.json. Got 'nowhere' instead.
     """
+    return load_with_notes(folder, encoder, classes)[0]
+
+
+def load_with_notes(
+    folder: str | os.PathLike[str], encoder: nn.Module | None = None, classes: Sequence[type] = ()
+) -> tuple[Any, dict[str, Any]]:
+    """Return the model that :func:`save` wrote and the notes that were saved with it, read in one step.
+
+    Parameters
+    ----------
+    folder, encoder, classes
+        As in :func:`load`.
+
+    Examples
+    --------
+    >>> import tempfile
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     save({"answer": 42}, folder, notes={"source": "a table"})
+    ...     load_with_notes(folder)
+    ({'answer': 42}, {'source': 'a table'})
+    """
     if encoder is not None and not isinstance(encoder, nn.Module):
         raise TypeError(checks.problem("encoder of load", "a torch.nn.Module", type(encoder).__name__))
     shown = repr(str(Path(folder) / DESCRIPTION))
@@ -147,10 +199,12 @@ def load(folder: str | os.PathLike[str], encoder: nn.Module | None = None, class
         raise ValueError(storage.damaged(shown, "it is too deep")) from None
 
 
-def _loaded(folder: Path, given: str, encoder: nn.Module | None, classes: Sequence[type], shown: str) -> Any:
+def _loaded(
+    folder: Path, given: str, encoder: nn.Module | None, classes: Sequence[type], shown: str
+) -> tuple[Any, dict[str, Any]]:
     description, tensors = _read(folder, given)
-    entries = description.get("modules")
-    if not isinstance(entries, list) or "content" not in description:
+    entries, notes = description.get("modules"), description.get("notes", {})
+    if not isinstance(entries, list) or not isinstance(notes, dict) or "content" not in description:
         raise ValueError(storage.damaged(shown, "parts of it are missing"))
     own = any(_unknown_classes(entry) for entry in entries)
     if encoder is not None and not own:
@@ -161,7 +215,7 @@ def _loaded(folder: Path, given: str, encoder: nn.Module | None, classes: Sequen
         state = _under(f"modules.{i}.", tensors)
         modules.append(_module(entry, state, encoder, [cls for cls in classes if issubclass(cls, nn.Module)], shown))
     unpacker = _Unpacker(modules, classes, shown)
-    return storage.unflatten(_under("values.", tensors), description["content"], unpacker.special)
+    return storage.unflatten(_under("values.", tensors), description["content"], unpacker.special), notes
 
 
 # ---------------------------------------------------------------------- files
@@ -188,7 +242,7 @@ def _read(folder: Path, given: str) -> tuple[dict[str, Any], dict[str, Tensor]]:
     """Return the description and the tensors of a model, which belong together."""
     path = folder / DESCRIPTION
     shown = repr(str(path))
-    attempts = 3
+    attempts = READINGS
     while True:
         if not path.is_file():
             must = f"one that askew.save wrote, with a {DESCRIPTION}"

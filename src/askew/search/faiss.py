@@ -333,13 +333,19 @@ class FaissIndex(LocalIndex):
         if self._engine is None:
             return {}
         name = part_name("faiss", "index")
-        with storage.atomic_write(folder / name) as temporary:
+        digest = hashlib.sha256()
+        # By the open file: where FAISS itself closes a file, it does not tell that the last bytes found no room.
+        with storage.atomic_write(folder / name) as temporary, temporary.open("xb") as file:
+
+            def write(block: bytes) -> None:
+                file.write(block)
+                digest.update(block)
+
             try:
-                self._faiss.write_index(self._engine, str(temporary))
+                self._faiss.write_index(self._engine, self._faiss.PyCallbackIOWriter(write))
             except RuntimeError as error:
                 raise OSError(f"FAISS could not write it: {str(error).splitlines()[0]}") from error
-            digest = _digest(temporary)
-        return {"engine": {"file": name, "sha256": digest}}
+        return {"engine": {"file": name, "sha256": digest.hexdigest()}}
 
     def _restore(self, settings: dict[str, Any], folder: Path, files: dict[str, Any], shown_file: str) -> None:
         try:

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import contextlib
+import os
 import re
 import secrets
+from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 from torch import Tensor
@@ -15,11 +17,25 @@ from askew import checks, storage
 from askew.divergences import Divergence
 from askew.search.store import Store, checked_ids
 
-__all__ = ["DESCRIPTION", "old_parts", "part_name", "read_description", "remove_part", "restored_store"]
+__all__ = [
+    "DESCRIPTION",
+    "commit",
+    "old_parts",
+    "part_name",
+    "read_description",
+    "remove_part",
+    "restored_store",
+    "settled",
+]
 
 DESCRIPTION = "index.json"
 # Also keeps a file from naming one outside of its folder.
 PART = re.compile(r"(items-[0-9a-f]{16}\.safetensors|model-[0-9a-f]{16}|faiss-[0-9a-f]{16}\.index)")
+FILES = rf"{PART.pattern}|index\.json"
+# How often a folder is read again that other processes keep replacing.
+READINGS = 20
+
+Loaded = TypeVar("Loaded")
 
 
 def part_name(kind: str, ending: str) -> str:
@@ -66,12 +82,71 @@ def old_parts(folder: Path) -> set[str]:
     return {name for name in names if isinstance(name, str) and PART.fullmatch(name)}
 
 
+def commit(folder: str | os.PathLike[str], write: Callable[[Path, dict[str, str]], dict[str, Any]]) -> None:
+    """Write an index to a folder in one step: its parts, then ``index.json``, which names them; remove the old parts.
+
+    Another process that writes here waits. After an error the folder is what it was before.
+
+    Parameters
+    ----------
+    folder
+        Made if need be.
+    write
+        Writes the parts to the folder, enters their names as it goes, and returns the content of ``index.json``.
+    """
+    place = Path(folder)
+    old_parts(place)  # a stranger's folder is refused before anything is made
+    try:
+        place.mkdir(parents=True, exist_ok=True)
+        with storage.only_writer(place, FILES):
+            _write(place, write)
+    except OSError as error:
+        got = f"{str(folder)!r} ({error})"
+        mend = "An index that was there before is untouched."
+        raise type(error)(checks.problem("folder", "one that can be written to", got, mend)) from error
+
+
+def _write(place: Path, write: Callable[[Path, dict[str, str]], dict[str, Any]]) -> None:
+    old = old_parts(place)
+    parts: dict[str, str] = {}
+    try:
+        storage.write_json(place / DESCRIPTION, write(place, parts))
+    except BaseException:
+        for name in set(parts.values()) - old_parts(place):
+            remove_part(place / name)
+        raise
+    for name in old - set(parts.values()):
+        remove_part(place / name)
+
+
+def settled(folder: str | os.PathLike[str], read: Callable[[], Loaded]) -> Loaded:
+    """Return what ``read`` gives; it reads again if it failed because another process has replaced the index."""
+    path = Path(folder) / DESCRIPTION
+    for _ in range(READINGS):
+        before = _identity(path)
+        try:
+            return read()
+        except (OSError, ValueError):
+            if before is None or _identity(path) == before:
+                raise
+    return read()
+
+
+def _identity(path: Path) -> tuple[int, int] | None:
+    """Return what tells a file from one that replaces it, though it may have the same content."""
+    try:
+        state = path.stat()
+    except OSError:
+        return None
+    return state.st_ino, state.st_mtime_ns
+
+
 def remove_part(path: Path) -> None:
     """Remove a file, or the model in a folder."""
     with contextlib.suppress(OSError):
         if path.is_dir():
             for file in path.iterdir():
-                if file.name == "model.json" or file.suffix == ".safetensors":
+                if file.name == "model.json" or file.suffix in (".safetensors", ".tmp"):
                     file.unlink()
             path.rmdir()
         else:
@@ -97,6 +172,7 @@ def read_description(folder: Path, given: str, class_name: str) -> tuple[dict[st
         isinstance(parts, dict)
         and isinstance(own, dict)
         and isinstance(description.get("settings"), dict)
+        and isinstance(description.setdefault("notes", {}), dict)
         and isinstance(description.get("divergence"), str)
         and isinstance(description.get("direction"), str)
         and all(isinstance(name, str) and PART.fullmatch(name) for name in parts.values())

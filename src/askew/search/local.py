@@ -5,8 +5,9 @@ from __future__ import annotations
 import math
 import os
 from abc import abstractmethod
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
@@ -18,7 +19,7 @@ from askew import checks, models, storage
 from askew.divergences import Divergence, Embedded
 from askew.parallel import release_memory
 from askew.search.base import Index, fingerprint, shown_blocks
-from askew.search.folder import DESCRIPTION, old_parts, read_description, remove_part, restored_store
+from askew.search.folder import commit, read_description, restored_store, settled
 from askew.search.forms import BLOCK_ROWS, Reduction, ranking, reduce
 from askew.search.scan import largest_products
 from askew.search.store import Store, checked_ids, shown
@@ -45,8 +46,15 @@ IndexType = TypeVar("IndexType", bound="LocalIndex")
 
 
 class LocalIndex(Index):
-    """An index whose items are an array of this process; see :class:`Index` for the interface."""
+    """An index whose items are an array of this process; see :class:`Index` for the interface.
 
+    Attributes
+    ----------
+    notes : mapping
+        What was saved with it, if it was loaded.
+    """
+
+    notes: Mapping[str, Any] = MappingProxyType({})
     _store: Store | None = None
     # A folder for items that are larger than memory.
     _scratch: Path | None = None
@@ -261,12 +269,22 @@ class LocalIndex(Index):
 
     # ------------------------------------------------------------------ on disk
 
-    def save(self, folder: str | os.PathLike[str]) -> None:
+    def save(self, folder: str | os.PathLike[str], notes: Mapping[str, object] | None = None) -> None:
         """Write the index to a folder, without pickle.
 
         The folder gets the divergence, the items and what is built on them, each in a file whose name has a digest, and
         at the end ``index.json``, which names them, in one step: a process killed at any moment leaves the old index or
-        the new one. Files of an index that was there before are removed at the end; others are left alone.
+        the new one. Of several processes that save to one folder each waits for the one before it, and the last one
+        wins. Files of the index that was there before and those that killed processes were writing are removed; others
+        are left alone.
+
+        Parameters
+        ----------
+        folder
+            Where to; made if it does not exist.
+        notes
+            Values that JSON can hold, such as names of the items, kept with the index, so that they change together
+            with it. :meth:`load` gives the index an attribute ``notes``.
 
         Raises
         ------
@@ -277,31 +295,13 @@ class LocalIndex(Index):
         while True:
             with self._gate.reading():
                 if self._store is None or self._store.live is None:
-                    self._save(folder)
+                    commit(folder, lambda place, parts: self._description(place, parts, notes or {}))
                     return
             with self._gate.writing():
                 if self._store.live is not None:
                     self._make_anew()
 
-    def _save(self, folder: str | os.PathLike[str]) -> None:
-        place = Path(folder)
-        old = old_parts(place)
-        parts: dict[str, str] = {}
-        try:
-            place.mkdir(parents=True, exist_ok=True)
-            storage.write_json(place / DESCRIPTION, self._description(place, parts))
-        except BaseException as error:
-            for name in set(parts.values()) - old_parts(place):
-                remove_part(place / name)
-            if not isinstance(error, OSError):
-                raise
-            got = f"{str(folder)!r} ({error})"
-            mend = "An index that was there before is untouched."
-            raise type(error)(checks.problem("folder", "one that can be written to", got, mend)) from error
-        for name in old - set(parts.values()):
-            remove_part(place / name)
-
-    def _description(self, place: Path, parts: dict[str, str]) -> dict[str, Any]:
+    def _description(self, place: Path, parts: dict[str, str], notes: Mapping[str, object]) -> dict[str, Any]:
         """Write all parts, enter their names, and return the content of ``index.json``."""
         if self._divergence is not None:
             mark = fingerprint(self._encoder, self._divergence)
@@ -325,6 +325,7 @@ class LocalIndex(Index):
             "settings": self._settings(),
             "parts": parts,
             "own": own,
+            "notes": dict(notes),
         }
         return description | {"checksum": storage.checksum(description)}
 
@@ -351,6 +352,16 @@ class LocalIndex(Index):
         encoder, classes
             As in :func:`askew.load`, for models with classes of the user.
         """
+        return settled(folder, lambda: cls._loaded(folder, divergence, encoder, classes))
+
+    @classmethod
+    def _loaded(
+        cls: type[IndexType],
+        folder: str | os.PathLike[str],
+        divergence: object,
+        encoder: nn.Module | None,
+        classes: Sequence[type],
+    ) -> IndexType:
         place = Path(folder)
         description, shown_file = read_description(place, str(folder), cls.__name__)
         parts = description["parts"]
@@ -359,6 +370,7 @@ class LocalIndex(Index):
             if divergence is not None and divergence != description["divergence"]:
                 raise _another_divergence(folder)
             index._restore(description["settings"], place, description["own"], shown_file)
+            index.notes = description["notes"]
             return index
         model = models.load(place / parts["model"], encoder, classes)
         if not isinstance(model, Divergence):
@@ -377,6 +389,7 @@ class LocalIndex(Index):
             tensors, _ = storage.load_tensors(place / parts["items"], "items", mapped=True)
             index._store = restored_store(tensors, index.divergence, description.get("next_id"), shown_file)
         index._restore(description["settings"], place, description["own"], shown_file)
+        index.notes = description["notes"]
         return index
 
 

@@ -19,7 +19,7 @@ from askew import checks, models, storage
 from askew.divergences import Divergence, Embedded
 from askew.progress import progress_bar
 from askew.search.base import Found, Index, fingerprint
-from askew.search.folder import DESCRIPTION, old_parts, read_description, remove_part
+from askew.search.folder import commit, read_description
 from askew.search.forms import BLOCK_ROWS, HEADROOM, Reduction, balanced, reduce
 from askew.search.milvus_collection import (
     ID,
@@ -230,13 +230,17 @@ class MilvusIndex(Index):
         An embedded engine with its path inside the folder is found again after the folder was moved.
         """
         self._needed()
-        place = Path(folder)
-        old = old_parts(place)
+        commit(folder, self._description)
+
+    def _description(self, place: Path, parts: dict[str, str]) -> dict[str, Any]:
+        """Write the divergence, enter its name, and return the content of ``index.json``."""
         mark = fingerprint(self._encoder, self.divergence)
-        parts = {"model": f"model-{mark[:16]}"}
+        parts["model"] = f"model-{mark[:16]}"
         uri = self._collection.uri
         if self._collection.embedded and Path(uri).is_relative_to(place.resolve()):
             uri = Path(uri).relative_to(place.resolve()).as_posix()
+        model = self.divergence if self._encoder is None else Embedded(self._encoder, self.divergence)
+        models.save(model.eval(), place / parts["model"])
         description: dict[str, Any] = {
             "format": storage.FORMAT,
             "askew": storage.version(),
@@ -248,18 +252,7 @@ class MilvusIndex(Index):
             "parts": parts,
             "own": {},
         }
-        description["checksum"] = storage.checksum(description)
-        model = self.divergence if self._encoder is None else Embedded(self._encoder, self.divergence)
-        try:
-            place.mkdir(parents=True, exist_ok=True)
-            models.save(model.eval(), place / parts["model"])
-            storage.write_json(place / DESCRIPTION, description)
-        except OSError as error:
-            got = f"{str(folder)!r} ({error})"
-            mend = "An index that was there before is untouched."
-            raise type(error)(checks.problem("folder", "one that can be written to", got, mend)) from error
-        for name in old - set(parts.values()):
-            remove_part(place / name)
+        return description | {"checksum": storage.checksum(description)}
 
     @classmethod
     def load(

@@ -8,7 +8,7 @@ from pathlib import Path
 from askew import checks, storage
 from askew.search.exact import ExactIndex
 from askew.search.faiss import FaissIndex
-from askew.search.folder import DESCRIPTION
+from askew.search.folder import DESCRIPTION, settled
 
 __all__ = ["load_index"]
 
@@ -38,6 +38,10 @@ def load_index(folder: str | os.PathLike[str]) -> ExactIndex | FaissIndex:
     if not path.is_file():
         must = f"one that askew index or an index wrote, with an {DESCRIPTION}"
         raise FileNotFoundError(checks.problem("folder", must, repr(str(folder))))
-    description = storage.check_description(storage.read_json(path.read_bytes(), shown), shown, "index")
-    name = checks.check_name(description.get("class"), CLASSES, f"class in {shown}")
-    return CLASSES[name].load(folder)
+
+    def read() -> ExactIndex | FaissIndex:
+        description = storage.check_description(storage.read_json(path.read_bytes(), shown), shown, "index")
+        name = checks.check_name(description.get("class"), CLASSES, f"class in {shown}")
+        return CLASSES[name].load(folder)
+
+    return settled(folder, read)

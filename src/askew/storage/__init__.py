@@ -17,6 +17,7 @@ from askew.storage.files import (
     version,
     write_json,
 )
+from askew.storage.folders import only_writer, writable_folder
 from askew.storage.trees import flatten, unflatten
 
 __all__ = [
@@ -27,9 +28,11 @@ __all__ = [
     "damaged",
     "flatten",
     "load_tensors",
+    "only_writer",
     "read_json",
     "save_tensors",
     "unflatten",
     "version",
+    "writable_folder",
     "write_json",
 ]

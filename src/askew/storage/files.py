@@ -81,9 +81,12 @@ def atomic_write(path: str | os.PathLike[str]) -> Iterator[Path]:
         yield temporary
         _flush(temporary, os.O_RDWR)
         os.replace(temporary, target)
-    except BaseException:
+    except BaseException as error:
         with contextlib.suppress(OSError):
             temporary.unlink()
+        # The name of the temporary file, or none at all, tells nobody what could not be written.
+        if isinstance(error, OSError) and error.errno and str(error.filename or temporary) == str(temporary):
+            raise type(error)(error.errno, f"{str(path)!r} could not be written: {error.strerror}") from error
         raise
     if os.name == "posix":
         # The file has its name already; some file systems do not let folders be flushed.

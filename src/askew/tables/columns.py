@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import os
 import re
 from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -19,7 +17,6 @@ if TYPE_CHECKING:
 
 __all__ = ["Column", "Columns", "check_column"]
 
-FILE = "columns.json"
 # Categories that get a feature of their own, the most frequent ones; the others share one.
 MOST_LEVELS = 20
 # Share of the values that must be numbers, or dates, for a column of text to be one of these.
@@ -164,25 +161,13 @@ class Columns:
 
     # ------------------------------------------------------------------ on disk
 
-    def save(self, folder: str | os.PathLike[str]) -> None:
-        """Write it to a file in the folder of a model or an index."""
-        content: dict[str, Any] = {
-            "format": storage.FORMAT,
-            "askew": storage.version(),
-            "kind": "columns",
-            "used": [asdict(column) for column in self.used],
-            "notes": list(self.notes),
-        }
-        storage.write_json(Path(folder) / FILE, content)
+    def to_json(self) -> dict[str, Any]:
+        """Return it as values that JSON can hold, to be saved with a model or an index."""
+        return {"used": [asdict(column) for column in self.used], "notes": list(self.notes)}
 
     @classmethod
-    def load(cls, folder: str | os.PathLike[str]) -> Columns | None:
-        """Return what was saved beside a model or an index; None where there is no such file."""
-        path = Path(folder) / FILE
-        if not path.is_file():
-            return None
-        shown = repr(str(path))
-        content = storage.check_description(storage.read_json(path.read_bytes(), shown), shown, "columns")
+    def from_json(cls, content: Any, shown: str) -> Columns:
+        """Return what :meth:`to_json` gave, from the file that ``shown`` names in errors."""
         try:
             used = tuple(_column(entry) for entry in content["used"])
             notes = tuple(str(note) for note in content["notes"])

@@ -12,7 +12,7 @@ import torch
 from torch import nn
 from torch.optim import Optimizer
 
-from askew import checks
+from askew import checks, storage
 from askew.divergences import Divergence, Embedded
 from askew.losses import LabelLoss, Loss
 from askew.progress import progress_bar
@@ -177,6 +177,8 @@ def fit(
         if run.finished:
             run.close()
             return run.history
+        if path is not None and run.team.leads:
+            storage.writable_folder(path.parent, "the folder of checkpoint")  # now, not after the first steps
         pressed = stack.enter_context(interruption())
         shown = progress if run.team.leads else False
         show = stack.enter_context(progress_bar(shown, settings.steps, "training", run.step, "loss"))

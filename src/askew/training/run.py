@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import copy
 import math
+import re
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass, field
@@ -357,7 +358,8 @@ class Run:
         }
         tensors, rest = storage.flatten(tree)
         path.parent.mkdir(parents=True, exist_ok=True)
-        storage.save_tensors(path, tensors, {"kind": "checkpoint", "tree": rest})
+        with storage.only_writer(path.parent, re.escape(path.name)):
+            storage.save_tensors(path, tensors, {"kind": "checkpoint", "tree": rest})
         self.team.wait()
 
     def load(self, path: Path) -> None:

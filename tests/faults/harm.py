@@ -1,0 +1,385 @@
+"""Faults, done to processes and file systems for real: steps of the children of a nursery."""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import datetime
+import errno
+import os
+import resource
+import shutil
+import signal
+import sys
+import time
+from collections.abc import Callable, Iterable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from faults.scenes import CommandError, command, look, make, train
+
+from askew.data import download, images
+from askew.data.files import Source, register
+from askew.experiments import workers
+
+__all__ = [
+    "command",
+    "decode_at",
+    "deny_writing",
+    "fetch",
+    "interleaved_everywhere",
+    "jump",
+    "killed_at_every_byte",
+    "killed_everywhere",
+    "killed_within_a_write",
+    "let_a_worker_die",
+    "look",
+    "make",
+    "mount_small_disk",
+    "read_meanwhile",
+    "too_little_room",
+    "train",
+    "try_to_make",
+]
+
+# Enough points for any subject; a run that is not stopped any more ends the series before.
+MOST = 200
+CLONE_NEWNS, CLONE_NEWUSER = 0x20000, 0x10000000
+MS_RDONLY, MS_REMOUNT, MS_BIND, MS_REC, MS_PRIVATE = 1, 32, 4096, 16384, 1 << 18
+
+
+def forked(action: Callable[[], object]) -> int:
+    """Run something in a child, and return the number of the process; its exit code is 0, or 1 after an error."""
+    child = os.fork()
+    if child:
+        return child
+    try:
+        action()
+    except BaseException as error:
+        print(f"a child failed: {type(error).__name__}: {error}", file=sys.stderr)
+        os._exit(1)
+    os._exit(0)
+
+
+def ended(child: int) -> int:
+    """Wait for a process and return its exit code, or minus the signal that killed it."""
+    return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+
+
+def files_in(folder: Path) -> list[str]:
+    return sorted(path.relative_to(folder).as_posix() for path in folder.rglob("*"))
+
+
+# ---------------------------------------------------------------------- at a chosen point
+
+
+def halt_at(number: int, folder: str, stop: int = signal.SIGKILL) -> None:
+    """Let this process send itself a signal right before its n-th call that changes something in a folder."""
+    count = 0
+
+    def reached() -> None:
+        nonlocal count
+        count += 1
+        if count == number:
+            os.kill(os.getpid(), stop)
+
+    def hook(event: str, arguments: tuple[Any, ...]) -> None:
+        changes = event in ("os.rename", "os.remove", "os.mkdir", "os.rmdir", "os.truncate")
+        if event == "open" and isinstance(arguments[2], int):
+            changes = bool(arguments[2] & (os.O_WRONLY | os.O_RDWR | os.O_CREAT))
+        if changes and (event == "os.truncate" or folder in str(arguments)):
+            reached()
+
+    sys.addaudithook(hook)
+    # Python tells no hook of these.
+    for name in ("fsync", "write"):
+        setattr(os, name, _after(reached, getattr(os, name)))
+
+
+def _after(first: Callable[[], None], then: Callable[..., Any]) -> Callable[..., Any]:
+    def both(*arguments: Any) -> Any:
+        first()
+        return then(*arguments)
+
+    return both
+
+
+def killed_everywhere(subject: str, folder: str, old: str) -> list[list[Any]]:
+    """Kill the writing of version 2 over version 1 before every call that changes the disk.
+
+    Returns, for each point, what is there then, what is there when it was written again, and the files then. The last
+    one was not killed.
+    """
+    return _series(subject, folder, old, lambda number: halt_at(number, folder), range(1, MOST))
+
+
+def killed_at_every_byte(subject: str, folder: str, old: str, sizes: list[int]) -> list[list[Any]]:
+    """Let the system kill the writing of version 2 when a file gets larger than so many bytes, in foreign code, too."""
+    return _series(subject, folder, old, _die_of_size, sizes)
+
+
+def killed_within_a_write(subject: str, folder: str, old: str, shares: list[float]) -> list[list[Any]]:
+    """Kill the writing of version 2 when such a share of what it writes first is written."""
+    return _series(subject, folder, old, _die_within, shares)
+
+
+def _die_within(share: float) -> None:
+    original = os.write
+
+    def write(descriptor: int, data: bytes) -> None:
+        original(descriptor, data[: round(share * len(data))])
+        os.kill(os.getpid(), signal.SIGKILL)
+
+    os.write = write  # type: ignore[assignment]
+
+
+def _die_of_size(size: int) -> None:
+    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+    # Python ignores this signal, by which the system ends what writes too much.
+    signal.signal(signal.SIGXFSZ, signal.SIG_DFL)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (size, resource.RLIM_INFINITY))
+
+
+def _series(subject: str, folder: str, old: str, arm: Callable[[Any], None], points: Iterable[Any]) -> list[list[Any]]:
+    outcomes = []
+    for point in points:
+        shutil.rmtree(folder, ignore_errors=True)
+        shutil.copytree(old, folder)
+
+        def act(point: Any = point) -> None:
+            arm(point)
+            make(subject, folder, 2)
+
+        code = ended(forked(act))
+        found = look(subject, folder)
+        make(subject, folder, 2)
+        outcomes.append([code, found, look(subject, folder), files_in(Path(folder))])
+        if code == 0:
+            break
+    return outcomes
+
+
+def let_a_worker_die() -> None:
+    """Let the process that computes one of the cells be killed in it."""
+    os.environ["ASKEW_TEST_DIES"] = "1"
+
+
+def interleaved_everywhere(subject: str, folder: str, old: str, other: int = 1) -> list[list[Any]]:
+    """Stop the writing of version 2 before every call that changes the disk, let another process write, and go on.
+
+    By default that writes the version that was there: its files have the names of those that the first is to remove.
+
+    Returns, for each point, both exit codes, whether the other one had to wait, what is there at the end and the files.
+    """
+    outcomes = []
+    for point in range(1, MOST):
+        shutil.rmtree(folder, ignore_errors=True)
+        shutil.copytree(old, folder)
+
+        def act(point: int = point) -> None:
+            halt_at(point, folder, signal.SIGSTOP)
+            make(subject, folder, 2)
+
+        first = forked(act)
+        status = os.waitpid(first, os.WUNTRACED)[1]
+        if not os.WIFSTOPPED(status):
+            break
+        second = forked(lambda: make(subject, folder, other))
+        code = _ended_or_waiting(second)
+        os.kill(first, signal.SIGCONT)
+        codes = [ended(first), ended(second) if code is None else code]
+        outcomes.append([codes, code is None, look(subject, folder), files_in(Path(folder))])
+    return outcomes
+
+
+def read_meanwhile(subject: str, folder: str, rounds: int) -> list[Any]:
+    """Let two processes write both versions in turn, and return all that was seen meanwhile, and the exit codes."""
+    make(subject, folder, 1)
+
+    def write(first: int) -> None:
+        for number in range(rounds):
+            make(subject, folder, 1 + (first + number) % 2)
+
+    children = [forked(lambda: write(0)), forked(lambda: write(1))]
+    seen, codes = [], []
+    while len(codes) < len(children):
+        found = look(subject, folder)
+        if found not in seen:
+            seen.append(found)
+        done, status = os.waitpid(-1, os.WNOHANG)
+        if done:
+            codes.append(os.waitstatus_to_exitcode(status))
+    return [seen, codes, look(subject, folder)]
+
+
+def _ended_or_waiting(child: int) -> int | None:
+    """Return the exit code of a process, or None once it waits for a lock."""
+    end = time.monotonic() + 1.0
+    while True:
+        found, status = os.waitpid(child, os.WNOHANG)
+        if found:
+            return os.waitstatus_to_exitcode(status)
+        with contextlib.suppress(OSError):
+            if any("->" in line and f" {child} " in line for line in Path("/proc/locks").read_text().splitlines()):
+                return None
+        if time.monotonic() > end:
+            return None
+        time.sleep(0.002)
+
+
+# ---------------------------------------------------------------------- disks
+
+
+def _mount(source: str, target: str, kind: str | None, flags: int, options: str | None) -> None:
+    libc = ctypes.CDLL(None, use_errno=True)
+    words = [None if word is None else word.encode() for word in (source, target, kind)]
+    if libc.mount(*words, ctypes.c_ulong(flags), None if options is None else options.encode()):
+        raise OSError(ctypes.get_errno(), os.strerror(ctypes.get_errno()), target)
+
+
+def _own_mounts() -> None:
+    """Give this process mounts of its own, which are gone when it ends."""
+    libc = ctypes.CDLL(None, use_errno=True)
+    if libc.unshare(CLONE_NEWNS) and libc.unshare(CLONE_NEWNS | CLONE_NEWUSER):
+        raise OSError(ctypes.get_errno(), os.strerror(ctypes.get_errno()))
+    _mount("none", "/", None, MS_REC | MS_PRIVATE, None)
+
+
+def mount_small_disk(folder: str, size: int) -> bool:
+    """Mount a disk in memory of so many bytes, for this process only; False if that is not allowed."""
+    Path(folder).mkdir(parents=True, exist_ok=True)
+    try:
+        _own_mounts()
+        _mount("none", folder, "tmpfs", 0, f"size={size}")
+    except (OSError, AttributeError):
+        return False
+    return True
+
+
+def deny_writing(folder: str) -> bool:
+    """Make a folder read-only for this process; False if that cannot be done."""
+    try:
+        _own_mounts()
+        _mount(folder, folder, None, MS_BIND | MS_REC, None)
+        _mount("none", folder, None, MS_BIND | MS_REMOUNT | MS_RDONLY, None)
+    except (OSError, AttributeError):
+        if os.geteuid() == 0:  # who may write everywhere
+            return False
+        for path in [Path(folder), *Path(folder).rglob("*")]:
+            path.chmod(0o555 if path.is_dir() else 0o444)
+    return True
+
+
+def try_to_make(subject: str, folder: str, version: int) -> dict[str, str] | None:
+    """Write a version and return the error, if there is one."""
+    try:
+        make(subject, folder, version)
+    except (OSError, CommandError) as error:
+        return {"raised": type(error).__name__, "text": str(error)}
+    return None
+
+
+def too_little_room(subject: str, folder: str, mounted: bool, sizes: list[int]) -> list[list[Any]]:
+    """Write version 2 over version 1 where there is too little room for it, then where there is enough.
+
+    ``mounted`` says whether the folder is a small disk, which is filled but for so many bytes; otherwise no file may be
+    larger. Returns, for each size, the error, what was there, what is there then, files too many, and what is there in
+    the end.
+    """
+    if mounted and not os.path.ismount(folder):
+        raise ValueError("only a small disk may be filled")
+    outcomes = []
+    for size in sizes:
+        place = Path(folder) / str(size)
+        make(subject, str(place), 1)
+        before, found = files_in(place), look(subject, str(place))
+        limit = resource.getrlimit(resource.RLIMIT_FSIZE)
+        with contextlib.ExitStack() as stack:
+            if mounted:
+                ballast = Path(folder) / "ballast"
+                _fill(ballast, size)
+                stack.callback(ballast.unlink)
+            else:
+                resource.setrlimit(resource.RLIMIT_FSIZE, (size, limit[1]))
+                stack.callback(resource.setrlimit, resource.RLIMIT_FSIZE, limit)
+            error = try_to_make(subject, str(place), 2)
+        then, after = look(subject, str(place)), files_in(place)
+        make(subject, str(place), 2)
+        outcomes.append([error, found, then, sorted(set(after) - set(before)), look(subject, str(place))])
+        shutil.rmtree(place)
+    return outcomes
+
+
+def _fill(path: Path, free: int) -> None:
+    """Fill the disk but for so many bytes."""
+    block = bytes(4096)
+    with path.open("wb", buffering=0) as file:
+        try:
+            while file.write(block) == len(block):
+                pass
+        except OSError as error:
+            if error.errno != errno.ENOSPC:
+                raise
+        file.truncate(max(0, file.tell() - free))
+
+
+# ---------------------------------------------------------------------- clocks
+
+
+def jump(seconds: float) -> None:
+    """Let the clock jump by so much at every second look at it: for programs that ask Python for the time."""
+    looks = 0
+
+    def jumping(original: Callable[[], float], sign_changes: bool) -> Callable[[], float]:
+        def clock() -> float:
+            nonlocal looks
+            looks += 1
+            steps = looks % 2 if sign_changes else looks
+            return original() + steps * seconds
+
+        return clock
+
+    time.time = jumping(time.time, True)
+    # These never go back, but jump forward when a machine wakes up.
+    time.monotonic = jumping(time.monotonic, seconds < 0)
+    time.perf_counter = jumping(time.perf_counter, seconds < 0)
+
+    class Clock(datetime.datetime):
+        @classmethod
+        def now(cls, tz: datetime.tzinfo | None = None) -> datetime.datetime:
+            return datetime.datetime.fromtimestamp(time.time(), tz)
+
+    workers.datetime = Clock  # type: ignore[misc]
+
+
+def decode_at(folder: str, moments: list[int]) -> list[list[int]]:
+    """Decode a file that changes, with the times of files set to some moments; return what was seen, and how often."""
+    os.environ["ASKEW_CACHE"] = f"{folder}/cache"
+    file = Path(folder) / "a.bin"
+    decoded = 0
+
+    def decode() -> tuple[Any, Any]:
+        nonlocal decoded
+        decoded += 1
+        return np.frombuffer(file.read_bytes(), np.uint8).reshape(-1, 1), np.arange(4)
+
+    seen = []
+    for number, moment in enumerate(moments):
+        file.write_bytes(bytes([number] * 4))
+        os.utime(file, (moment, moment))
+        # The second time from the cache, which may itself be of any time.
+        for _ in range(2):
+            pixels, _ = images._cached("test", [file], decode)
+            os.utime(Path(folder) / "cache" / "decoded" / "test.npz", (moments[0] - moment,) * 2)
+        seen.append([int(pixels[-1, 0]), decoded])
+    return seen
+
+
+# ---------------------------------------------------------------------- downloads
+
+
+def fetch(server: str, folder: str, sha256: str) -> str:
+    """Download a file from an address that has the number of this process in it."""
+    register("a file", [Source("a.bin", f"{server}/{os.getpid()}/a.bin", sha256=sha256)])
+    return str(download("a file", folder, progress=False)[0])
