@@ -155,8 +155,9 @@ def _as_tensor(part: object, name: str) -> Tensor:
         mend = "Labels that are names become numbers by numpy.unique(labels, return_inverse=True)[1]."
         must = "an array of numbers"
         raise TypeError(checks.problem(f"the {name} given to fit", must, f"dtype {array.dtype}", mend))
-    # A copy where torch could not share the memory: read-only, or of another byte order.
-    array = np.array(array, dtype=array.dtype.newbyteorder("="), order="C", copy=not array.flags.writeable or None)
+    # A copy where torch could not share the memory: read-only, backwards, or of another byte order.
+    shared = array.flags.writeable and min(array.strides, default=0) >= 0
+    array = np.array(array, dtype=array.dtype.newbyteorder("="), order="C", copy=not shared or None)
     tensor = torch.from_numpy(array)
     return tensor.to(torch.get_default_dtype()) if array.dtype.kind == "f" else tensor
 
