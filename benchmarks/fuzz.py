@@ -60,9 +60,11 @@ def main() -> int:
 
         chosen = [name for name in chosen if TARGETS[name].guided]
     cases = options.cases or (1 << 31 if options.minutes else 1000)
-    seconds = 60 * options.minutes / max(1, len(chosen)) if options.minutes else float("inf")
+    shares = sum(TARGETS[name].share for name in chosen)
+    part = 60 * options.minutes / max(1, shares) if options.minutes else float("inf")
     results = []
     for name in chosen:
+        seconds = part * TARGETS[name].share
         if options.engine == "atheris":
             found = fuzz_guided(name, cases, seconds, options.folder)
         else:

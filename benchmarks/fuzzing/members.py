@@ -250,8 +250,8 @@ def run_wide(case: tuple[str, int, int]) -> int:
 
 
 TARGETS = (
-    Target("members", make_case, run_rows),
-    Target("pairwise", make_case, run_pairwise),
+    Target("members", make_case, run_rows, share=4),
+    Target("pairwise", make_case, run_pairwise, share=4),
     Target("arguments", make_arguments, run_arguments),
     Target("wide", make_wide, run_wide),
 )

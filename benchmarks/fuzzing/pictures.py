@@ -38,7 +38,7 @@ def make_idx(random: Random) -> bytes:
     content = idx((random.randrange(3), 28, 28) if random.random() < 0.5 else (random.randrange(9),), random)
     if random.random() < 0.3:
         content = gzip.compress(content, 1, mtime=0)
-    elif random.random() < 0.01:
+    elif random.random() < 0.002:
         content = gzip.compress(idx((60000,), random) + bytes(1 << 24), 1, mtime=0)
     return changed_bytes(content, random) if random.random() < 0.9 else content
 

@@ -143,7 +143,7 @@ def make_npz(random: Random) -> Files:
             if random.random() < 0.3:
                 name = hostile_string(random).encode("utf-8", "replace").decode()[:50]
             content = random.choice(arrays())
-            if random.random() < 0.03:
+            if random.random() < 0.003:
                 content = bomb() + bytes(1 << 22)
             elif random.random() < 0.5:
                 content = changed_array(content, random)

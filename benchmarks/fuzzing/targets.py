@@ -45,12 +45,15 @@ class Target:
         Takes a case; returns the number of rows it checked, 1 for files. Raises what the library raises, or `Wrong`.
     guided
         Whether a case is bytes, so that a coverage-guided engine can make them.
+    share
+        Of the time, beside the 1 of others.
     """
 
     name: str
     make: Callable[[Random], Any]
     run: Callable[[Any], int]
     guided: bool = False
+    share: int = 1
 
 
 def generator(name: str, seed: int, number: int) -> Random:

@@ -161,7 +161,9 @@ def _check_parquet(path: Path) -> None:
         return
     # Text is counted before it is written out: as numbers of the different values, it takes little memory.
     total = 0
-    for column in parquet.read_table(path, columns=texts, read_dictionary=texts).columns:
+    with parquet.ParquetFile(path, read_dictionary=texts) as file:
+        columns = file.read(columns=texts).columns
+    for column in columns:
         for chunk in column.chunks:
             if isinstance(chunk, pyarrow.DictionaryArray):
                 lengths = compute.take(compute.binary_length(chunk.dictionary), chunk.indices)
