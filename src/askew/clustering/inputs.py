@@ -37,6 +37,8 @@ def positive_only(divergence: object) -> bool:
 
 def as_table(estimator: BaseEstimator, X: ArrayLike, encoded: bool, name: str = "X") -> NDArray[Any]:
     """Return a table of floats after scikit-learn's checks; behind an encoder it may have any number of dimensions."""
+    if isinstance(X, Tensor) and X.dtype == torch.bfloat16:  # numpy has no such numbers
+        X = X.detach().float()
     kinds = [np.float64, np.float32]
     array: NDArray[Any] = check_array(X, dtype=kinds, order="C", allow_nd=encoded, estimator=estimator, input_name=name)
     return array

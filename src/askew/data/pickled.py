@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import pickletools
+import struct
 from collections.abc import Callable
 from typing import Any
 
@@ -60,6 +61,17 @@ def read_pickled(content: bytes) -> Any:
     Traceback (most recent call last):
     ValueError: a name in a pickle of plain data must be one of ... Got 'os system' instead.
     """
+    try:
+        return _run(content)
+    except _RefusedError as error:
+        raise ValueError(str(error)) from None
+    except (ValueError, TypeError, LookupError, OverflowError, struct.error) as error:
+        what = f"one that ends too early or is damaged ({error})"
+        raise ValueError(checks.problem("a pickle of plain data", "a whole one", what)) from error
+
+
+def _run(content: bytes) -> Any:
+    """Follow the instructions of a pickle; whatever is wrong in it is an error of some kind."""
     stack: list[Any] = []
     memo: dict[int, Any] = {}
     argument: Any
@@ -88,27 +100,38 @@ def read_pickled(content: bytes) -> Any:
         elif name in ("BINGET", "LONG_BINGET"):
             stack.append(memo[argument])
         elif name == "GLOBAL":
-            stack.append(_Name(checks.check_name(argument, NAMES, "a name in a pickle of plain data")))
+            if argument not in NAMES:
+                must = f"one of {', '.join(map(repr, map(str, NAMES)))}"
+                raise _refused("a name in a pickle of plain data", must, repr(argument))
+            stack.append(_Name(argument))
         elif name == "REDUCE":
             stack.append(_begun(*_popped(stack, 2)))
         elif name == "BUILD":
             stack.append(_filled(*_popped(stack, 2)))
         elif name not in ("PROTO", "STOP"):
-            raise ValueError(checks.problem("a pickle of plain data", "of the instructions that it needs", name))
+            raise _refused("a pickle of plain data", "of the instructions that it needs", name)
     (result,) = stack
     return result
 
 
+class _RefusedError(Exception):
+    """A reason that says it all, not to be wrapped by another."""
+
+
+def _refused(what: str, must: str, got: str) -> _RefusedError:
+    return _RefusedError(checks.problem(what, must, got))
+
+
 def _checked(value: Any, kind: type) -> Any:
     if type(value) is not kind:
-        raise ValueError(checks.problem("a value in a pickle", f"of type {kind.__name__}", type(value).__name__))
+        raise _refused("a value in a pickle", f"of type {kind.__name__}", type(value).__name__)
     return value
 
 
 def _popped(stack: list[Any], count: int) -> list[Any]:
     """Take the last ``count`` values off the stack."""
     if len(stack) < count or any(value is MARK for value in stack[-count:]):
-        raise ValueError(checks.problem("a pickle", "of values for its instructions", "fewer values"))
+        raise _refused("a pickle", "of values for its instructions", "fewer values")
     items = stack[-count:]
     del stack[-count:]
     return items
@@ -131,9 +154,7 @@ def _begun(function: Any, arguments: Any) -> Any:
         return _Begun("dtype")
     if isinstance(function, _Name) and function in ARRAY and arguments[:1] == (NDARRAY,):
         return _Begun("array")
-    raise ValueError(
-        checks.problem("a call in a pickle of plain data", "one that makes bytes or arrays of bytes", "another")
-    )
+    raise _refused("a call in a pickle of plain data", "one that makes bytes or arrays of bytes", "another")
 
 
 def _filled(begun: Any, state: Any) -> Any:
@@ -142,8 +163,8 @@ def _filled(begun: Any, state: Any) -> Any:
         return begun
     _, shape, dtype, fortran, content = _checked(state, tuple)
     if _checked(dtype, _Begun) != "dtype":
-        raise ValueError(checks.problem("an array in a pickle", "of dtype uint8", "no dtype"))
+        raise _refused("an array in a pickle", "of dtype uint8", "no dtype")
     sizes = [_checked(size, int) for size in _checked(shape, tuple)]
     if min(sizes, default=0) < 0 or math.prod(sizes) != len(_checked(content, bytes)):
-        raise ValueError(checks.problem("an array in a pickle", f"of {sizes} bytes", f"{len(content)} bytes"))
+        raise _refused("an array in a pickle", f"of {sizes} bytes", f"{len(content)} bytes")
     return np.frombuffer(content, np.uint8).reshape(sizes, order="F" if fortran else "C")

@@ -138,7 +138,8 @@ def _links(
         mend = "The file may be cut short."
         raise ValueError(checks.problem(f"the number of links in {owner}", f"{links} as declared", len(rows), mend))
     try:
-        numbers = np.array([[row[0], row[1], row[4]] for row in rows]).astype(np.float64)
+        # Not as an array of text, in which one long cell would make all of them long.
+        numbers = np.array([[float(row[0]), float(row[1]), float(row[4])] for row in rows])
     except ValueError:
         place, cell = next(
             (place, row[k])

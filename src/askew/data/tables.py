@@ -17,6 +17,9 @@ __all__ = ["Table", "load_table", "table_names"]
 
 Strings = NDArray[np.str_]
 
+# More characters than any cell of these tables has.
+LONGEST_CELL = 64
+
 # The order of the categories of car.data, from its description.
 CAR = (
     ("low", "med", "high", "vhigh"),
@@ -154,16 +157,25 @@ def load_table(name: str, folder: Folder = None) -> Table:
         if folder is None and name in ("iris", "wine"):
             return _from_sklearn(name)
         raise
-    with path.open(encoding="utf-8", newline="") as lines:
-        rows = [row for row in csv.reader(lines) if row]
+    try:
+        with path.open(encoding="utf-8", newline="") as lines:
+            rows = [row for row in csv.reader(lines) if row]
+    except (UnicodeDecodeError, csv.Error) as error:
+        raise ValueError(checks.problem(f"{str(path)!r}", "the published file", f"other text ({error})")) from error
     if name == "transfusion":
         rows = rows[1:]  # its only header
     shape = (len(rows), len(rows[0]) if rows else 0)
     if shape != known.shape or any(len(row) != known.shape[1] for row in rows):
         must = f"the published file of {known.shape[0]} rows and {known.shape[1]} columns"
         raise ValueError(checks.problem(f"{str(path)!r}", must, f"{shape[0]} rows and {shape[1]} columns"))
+    # In an array of text one long cell makes all of them long.
+    longest = max((cell for row in rows for cell in row), key=len)
+    if len(longest) > LONGEST_CELL:
+        raise ValueError(checks.problem(f"{str(path)!r}", "the published file", f"a cell like {longest[:40]!r}..."))
     try:
         points, labels = known.read(np.array(rows))
+        if not np.isfinite(points).all():
+            raise ValueError("nan or infinite")
     except ValueError as error:
         raise ValueError(
             checks.problem(f"{str(path)!r}", "the published file", f"a cell like this: {error}")

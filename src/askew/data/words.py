@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import gzip
 import os
-import zipfile
+import re
 import zlib
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
@@ -14,7 +14,7 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from askew import checks
+from askew import checks, storage
 from askew.data.files import Folder, Source, find
 
 __all__ = [
@@ -39,6 +39,8 @@ PAIRS = {
     name: Source(f"lexent/{file}.tsv", _SUITE, terms="CC BY-NC 4.0")
     for name, file in (("hyperlex", "hyperlex_rnd"), ("bless", "bless"), ("wbless", "wbless"), ("eval", "eval"))
 }
+# Bytes that any compressed text may unpack to, and how many times its own size a large one: text has a third or so.
+SMALL_TEXT, MOST_RATIO = 1 << 24, 100
 # How a table says yes and no.
 TRUTH = {"true": True, "1": True, "yes": True, "false": False, "0": False, "no": False, "-1": False}
 
@@ -156,12 +158,9 @@ def read_vectors(path: str | os.PathLike[str], only: Collection[str] | None = No
 def _from_archive(path: Path) -> tuple[list[str], Floats]:
     must = "an .npz file with the arrays 'words' (strings) and 'vectors' (numbers)"
     try:
-        # Opened here, because np.load leaves a broken file open.
-        with path.open("rb") as file, zipfile.ZipFile(file):
-            file.seek(0)
-            with np.load(file, allow_pickle=False) as archive:
-                words, vectors = archive["words"], archive["vectors"]
-    except (KeyError, EOFError, ValueError, zipfile.BadZipFile, zlib.error) as error:
+        arrays = storage.read_arrays(path)
+        words, vectors = arrays["words"], arrays["vectors"]
+    except (KeyError, ValueError) as error:
         raise ValueError(checks.problem(f"{str(path)!r}", must, f"{type(error).__name__}: {error}")) from error
     shapes = f"{words.dtype} {words.shape} and {vectors.dtype} {vectors.shape}"
     if words.dtype.kind != "U" or vectors.dtype.kind not in "fiu" or words.ndim != 1 or vectors.ndim != 2:
@@ -178,7 +177,7 @@ def _from_text(path: Path, only: Collection[str] | None) -> tuple[list[str], Flo
     for number, line in enumerate(_lines(path), 1):
         cells = line.rstrip(" ").split(" ")
         if number == 1:
-            header = len(cells) == 2 and all(cell.isdigit() for cell in cells)
+            header = len(cells) == 2 and all(re.fullmatch("[0-9]{1,12}", cell) for cell in cells)
             dim = int(cells[1]) if header else len(cells) - 1
             if header:
                 continue
@@ -360,7 +359,14 @@ def _lines(path: Path) -> Iterator[str]:
     try:
         # Only "\n" ends a line: words of GloVe may hold other signs that Python takes for an end.
         with gzip.open(path) if path.suffix == ".gz" else path.open("rb") as file:
-            for number, line in enumerate(file, 1):
+            most = max(SMALL_TEXT, MOST_RATIO * path.stat().st_size)
+            number = 0
+            # A line that never ends must not fill the memory.
+            while line := file.readline(most + 1):
+                number, most = number + 1, most - len(line)
+                if most < 0:
+                    got = "one that unpacks to far more than such text does"
+                    raise ValueError(checks.problem(f"{str(path)!r}", "a gzip file of text", got))
                 yield line.decode("utf-8-sig" if number == 1 else "utf-8").rstrip("\r\n")
     except UnicodeDecodeError as error:
         got = f"the byte 0x{error.object[error.start]:02x} in line {number}"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 
 import torch
@@ -66,12 +67,19 @@ def refine_near(
         limit_rows, limit_columns = factor * scale_rows, factor * scale_columns
         # One threshold for a whole row is a cheap first sieve: most rows have no near pair at all.
         row_limits = limit_rows + limit_columns.amax()
+        # One point so large that products overflow spoils entries of others: what is not certain is computed again.
+        certain = math.isfinite(row_limits.amax().item())
         n, m = matrix.shape
         rows = max(1, min(n, BLOCK_ELEMENTS // m))
         buffer = matrix.new_empty(2, -(-rows * m // 8) * 8)
         found = []
         for start in range(0, n, rows):
             block = matrix[start : start + rows]
+            if not certain:
+                unsure = ~(block > limit_rows[start : start + rows, None] + limit_columns)  # true of NaN
+                i_part, j_part = unsure.nonzero(as_tuple=True)
+                found.append((i_part + start, j_part))
+                continue
             suspects = (block.amin(1) <= row_limits[start : start + rows]).nonzero()[:, 0]
             if suspects.numel() == 0:
                 continue

@@ -43,7 +43,9 @@ def as_points(points: ArrayLike | Tensor) -> Tensor:
         raise TypeError(checks.problem("points", "real numbers", f"an array of {array.dtype}"))
     # torch takes neither arrays that must not be written to nor negative strides nor foreign byte orders.
     array = np.asarray(array, dtype=array.dtype.newbyteorder("="), order="C")
-    return torch.from_numpy(array if array.flags.writeable else array.copy())
+    # What has one row counts as contiguous, whatever its strides are.
+    fits = array.flags.writeable and min(array.strides, default=0) >= 0
+    return torch.from_numpy(array if fits else array.copy())
 
 
 def encode(encoder: nn.Module | None, points: Tensor, progress: bool | None = False) -> Tensor:

@@ -121,7 +121,7 @@ def _read_weights(path: Path) -> dict[str, Tensor]:
             content: object = load_file(path)
         else:
             content = torch.load(path, map_location="cpu", weights_only=True)
-    except OSError:
+    except PermissionError:
         raise
     except Exception as error:  # Readers raise many kinds for a file that is not theirs; all mean the same here.
         raise ValueError(_not_weights(path, f"a file that cannot be read as such ({type(error).__name__})")) from error

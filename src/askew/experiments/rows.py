@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import errno
 import json
-import math
 import os
 import sys
 import warnings
@@ -21,6 +20,8 @@ __all__ = ["Row", "RowFile"]
 
 # Raised whenever rows of an older askew can no longer be read as they are.
 FORMAT = 1
+# An integer may be larger than a float can be.
+LARGEST = sys.float_info.max
 
 
 # ---------------------------------------------------------------------- rows
@@ -85,8 +86,15 @@ class Row:
     def from_line(cls, line: bytes) -> Row:
         """Return the row of one line; a ValueError says what is wrong with it."""
         try:
+            return cls._from_line(line)
+        except RecursionError:
+            raise ValueError("it is too deep") from None
+
+    @classmethod
+    def _from_line(cls, line: bytes) -> Row:
+        try:
             content = json.loads(line, parse_constant=_no_constant)
-        except (json.JSONDecodeError, UnicodeDecodeError, RecursionError):
+        except (json.JSONDecodeError, UnicodeDecodeError):
             raise ValueError("it is no JSON") from None
         if not isinstance(content, dict) or content.get("format") != FORMAT:
             got = content.get("format") if isinstance(content, dict) else type(content).__name__
@@ -113,7 +121,8 @@ class Row:
         cell = Cell(options=pairs, **parts)
         if cell.key != content["key"]:
             raise ValueError(f"its key is {content['key']!r}, but that of its settings is {cell.key!r}")
-        row = {name: content[name] for name in ("chosen", "versions", "machine", "seconds", "started", "commit")}
+        row = {name: content[name] for name in ("chosen", "versions", "machine", "started", "commit")}
+        (row["seconds"],) = _numbers((content["seconds"],), "'seconds'")
         curves = {name: _numbers(values, f"curve {name!r}") for name, values in content["curves"].items()}
         scores = dict(zip(content["scores"], _numbers(content["scores"].values(), "a score"), strict=True))
         return cls(cell, scores=scores, curves=curves, **row)
@@ -132,7 +141,7 @@ def _numbers(values: object, what: str) -> tuple[float, ...]:
     if not isinstance(values, Iterable):
         raise ValueError(f"{what} is no list of numbers")
     found = tuple(values)
-    if any(isinstance(v, bool) or not isinstance(v, (int, float)) or not math.isfinite(v) for v in found):
+    if any(isinstance(v, bool) or not isinstance(v, (int, float)) or not abs(v) <= LARGEST for v in found):
         raise ValueError(f"{what} is no finite number")
     return found
 

@@ -100,8 +100,7 @@ def write_explorer(
         "askew": storage.version(),
         **scene.content,
     }
-    with storage.atomic_write(path) as temporary:
-        temporary.write_text(_page(heading, _summary(divergence, scene), content), encoding="utf-8")
+    storage.write_text(path, _page(heading, _summary(divergence, scene), content))
     return Path(path)
 
 

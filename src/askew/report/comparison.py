@@ -121,8 +121,7 @@ def write_comparison(
         _section("Settings and versions", _list(_origin(settings or {}))),
     ]
     place = Path(path)
-    with storage.atomic_write(place) as temporary:
-        temporary.write_text(document(title, "\n".join(parts), SCRIPT), encoding="utf-8")
+    storage.write_text(place, document(title, "\n".join(parts), SCRIPT))
     return place
 
 

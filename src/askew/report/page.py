@@ -230,11 +230,11 @@ def write_report(
     folder = Path(folder)
     if folder.suffix == ".html":
         folder.parent.mkdir(parents=True, exist_ok=True)
-        with storage.atomic_write(folder) as temporary:
-            temporary.write_text(page(some, remarks), encoding="utf-8")
+        storage.write_text(folder, page(some, remarks))
         return [folder]
     folder.mkdir(parents=True, exist_ok=True)
-    contents = {"results.md": text(some, remarks).encode(), "results.html": page(some, remarks).encode()}
+    texts = {"results.md": text(some, remarks), "results.html": page(some, remarks)}
+    contents = {name: storage.printable(content).encode() for name, content in texts.items()}
     pictures = (picture for section in some for picture in section.pictures)
     contents |= {picture.file: picture.data for picture in pictures if picture.data is not None}
     for name, data in contents.items():

@@ -172,7 +172,8 @@ def search_engine(
         make = faiss.SearchParametersIVF if kind == "ivf" else faiss.IVFPQSearchParameters
         options = {"nprobe": min(effort, int(engine.nlist))}
     else:
-        make, options = faiss.SearchParametersHNSW, {"efSearch": max(effort, k)}
+        # More than there are vectors would only take memory.
+        make, options = faiss.SearchParametersHNSW, {"efSearch": max(min(effort, int(engine.ntotal)), k)}
     parameters = make(**options) if selector is None else make(**options, sel=selector)
     _, rows = engine.search(np.ascontiguousarray(vectors), k, params=parameters)
     found: NDArray[np.int64] = rows

@@ -373,7 +373,7 @@ class FaissIndex(LocalIndex):
                 stretch=float(numbers["stretch"]),
             )
             name, digest = files["engine"]["file"], files["engine"]["sha256"]
-        except (KeyError, TypeError, ValueError) as error:
+        except (KeyError, TypeError, ValueError, OverflowError) as error:
             raise ValueError(storage.damaged(shown_file, f"its settings are incomplete: {error}")) from None
         path = folder / part_checked(name, shown_file)
         if _digest(path) != digest:

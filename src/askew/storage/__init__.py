@@ -5,6 +5,7 @@ nested Python values, such as the state of an optimizer, into those two parts an
 them together again exactly.
 """
 
+from askew.storage.arrays import DEFLATE, read_array, read_arrays
 from askew.storage.files import (
     FORMAT,
     atomic_write,
@@ -12,15 +13,18 @@ from askew.storage.files import (
     checksum,
     damaged,
     load_tensors,
+    printable,
     read_json,
     save_tensors,
     version,
     write_json,
+    write_text,
 )
 from askew.storage.folders import only_writer, writable_folder
 from askew.storage.trees import flatten, unflatten
 
 __all__ = [
+    "DEFLATE",
     "FORMAT",
     "atomic_write",
     "check_description",
@@ -29,10 +33,14 @@ __all__ = [
     "flatten",
     "load_tensors",
     "only_writer",
+    "printable",
+    "read_array",
+    "read_arrays",
     "read_json",
     "save_tensors",
     "unflatten",
     "version",
     "writable_folder",
     "write_json",
+    "write_text",
 ]

@@ -5,10 +5,12 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import json
+import math
 import os
+import re
 import secrets
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -26,14 +28,18 @@ __all__ = [
     "checksum",
     "damaged",
     "load_tensors",
+    "printable",
     "read_json",
     "save_tensors",
     "version",
     "write_json",
+    "write_text",
 ]
 
 # Raised whenever files of an older askew can no longer be read as they are.
 FORMAT = 1
+# Levels that a description may have; a wrapper around a model takes about five.
+DEEPEST = 400
 HEADER = "askew"
 
 
@@ -252,11 +258,51 @@ def read_json(text: str | bytes, shown: str) -> object:
     def refuse(constant: str) -> object:
         raise ValueError(f"{constant} is not JSON")
 
+    def finite(digits: str) -> float:
+        number = float(digits)
+        if not math.isfinite(number):
+            refuse(digits[:20])
+        return number
+
     try:
-        value: object = json.loads(text, parse_constant=refuse)
+        value: object = json.loads(text, parse_constant=refuse, parse_float=finite)
+        # Whatever goes through it afterwards goes as deep as it is.
+        level, depth = [value], 0
+        while level := [item for node in level for item in _inside(node)]:
+            depth += 1
+            if depth > DEEPEST:
+                raise ValueError(f"it has more than {DEEPEST} levels")
     except (ValueError, RecursionError) as error:
         raise ValueError(damaged(shown, f"its JSON cannot be read: {error}")) from None
     return value
+
+
+def _inside(node: object) -> Iterable[object]:
+    """Return what a value of JSON holds that may hold something itself."""
+    if isinstance(node, (dict, list)):
+        return [item for item in (node.values() if isinstance(node, dict) else node) if isinstance(item, (dict, list))]
+    return ()
+
+
+# Signs that no text may hold: controls, halves of a pair, and what Unicode keeps for itself.
+UNPRINTABLE = re.compile(r"[\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f\ud800-\udfff\ufffe\uffff]")
+
+
+def printable(text: str) -> str:
+    r"""Return text with the sign for an unknown one in place of signs that no file of text may hold.
+
+    Examples
+    --------
+    >>> ascii(printable("a\x00b"))
+    "'a\\ufffdb'"
+    """
+    return UNPRINTABLE.sub("\ufffd", text)
+
+
+def write_text(path: str | os.PathLike[str], text: str) -> None:
+    """Write printable text in UTF-8, all or nothing."""
+    with atomic_write(path) as temporary:
+        temporary.write_text(printable(text), encoding="utf-8")
 
 
 def write_json(path: str | os.PathLike[str], value: object) -> None:

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from askew import checks
+from askew import checks, storage
 
 __all__ = ["Rows"]
 
@@ -230,10 +230,9 @@ def _open(path: Path, columns: object) -> _Part:
         must = f"files that end in {' or '.join(ENDINGS)}"
         raise ValueError(checks.problem("source of Rows", must, shown))
     try:
-        array = np.load(path, mmap_mode="r", allow_pickle=False)
-    except (ValueError, EOFError, OSError, SyntaxError) as error:
-        got = " ".join(str(error).split())[:200]
-        raise ValueError(checks.problem(shown, "a whole .npy file of numbers", got)) from error
+        array = storage.read_array(path)
+    except ValueError as error:
+        raise ValueError(checks.problem(shown, "a whole .npy file of numbers", str(error))) from error
     return _Array(array, columns, shown)
 
 

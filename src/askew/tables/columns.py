@@ -202,7 +202,10 @@ def _decided(values: Series, keep: bool) -> tuple[Column | None, str]:
     """Return how a column is used, or None, and what there is to say of it."""
     name, rows = str(values.name), len(values)
     present = int(values.notna().sum())
-    different = values.nunique()
+    try:
+        different = values.nunique()
+    except TypeError:  # Parquet has columns of lists
+        return None, f"{name}: left out, its values have parts"
     if present == 0:
         return None, f"{name}: left out, it is empty"
     if different == 1 and present == rows:

@@ -3,18 +3,13 @@
 from __future__ import annotations
 
 import os
-import struct
-import tokenize
-import zipfile
-import zlib
 from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
 from numpy.typing import NDArray
 
-from askew import checks
+from askew import checks, storage
 
 if TYPE_CHECKING:
     from pandas import DataFrame
@@ -28,20 +23,12 @@ GAPS = ("?", "-", "--", ".")
 
 
 # What readers raise of files that are damaged or of another kind; MemoryError of one that says it is huge.
-DAMAGE = (
-    ValueError,
-    KeyError,
-    EOFError,
-    NotImplementedError,
-    RuntimeError,
-    MemoryError,
-    OverflowError,
-    SyntaxError,
-    struct.error,
-    tokenize.TokenError,
-    zipfile.BadZipFile,
-    zlib.error,
-)
+DAMAGE = (ValueError, TypeError, KeyError, NotImplementedError, RuntimeError, MemoryError, OverflowError)
+# Values, and bytes of text, that a Parquet file may unpack to however small it is: equal ones take no room in it.
+MOST_VALUES = 1 << 26
+MOST_TEXT = 1 << 28
+# Bytes from which on a Parquet file is taken for large enough to mean what it says.
+SMALL_FILE = 1 << 24
 
 
 def read_frame(path: str | os.PathLike[str], *, header: bool = True) -> DataFrame:
@@ -149,6 +136,7 @@ def _parquet(path: Path, header: bool) -> DataFrame:
     import pyarrow
 
     try:
+        _check_parquet(path)
         frame: DataFrame = pandas.read_parquet(path, engine="pyarrow")
     except (pyarrow.ArrowException, OSError) as error:
         raise ValueError(str(error)) from error
@@ -156,21 +144,40 @@ def _parquet(path: Path, header: bool) -> DataFrame:
     return frame.reset_index() if frame.index.name is not None else frame.reset_index(drop=True)
 
 
+def _check_parquet(path: Path) -> None:
+    """Refuse a small file that unpacks to far more: a run of equal values takes a few bytes, however long it is."""
+    import pyarrow
+    from pyarrow import compute, parquet
+
+    length = path.stat().st_size
+    with parquet.ParquetFile(path) as file:
+        groups = [file.metadata.row_group(number) for number in range(file.metadata.num_row_groups)]
+        values = sum(group.column(column).num_values for group in groups for column in range(group.num_columns))
+        values = max(values, file.metadata.num_rows)
+        if values > max(MOST_VALUES, storage.DEFLATE * length):
+            raise ValueError(f"it has {length} bytes that say they are {values} values")
+        texts = [field.name for field in file.schema_arrow if field.type in (pyarrow.string(), pyarrow.binary())]
+    if length > SMALL_FILE or not texts:
+        return
+    # Text is counted before it is written out: as numbers of the different values, it takes little memory.
+    total = 0
+    with parquet.ParquetFile(path, read_dictionary=texts) as file:
+        columns = file.read(columns=texts).columns
+    for column in columns:
+        for chunk in column.chunks:
+            if isinstance(chunk, pyarrow.DictionaryArray):
+                lengths = compute.take(compute.binary_length(chunk.dictionary), chunk.indices)
+                total += compute.sum(compute.cast(lengths, pyarrow.int64())).as_py() or 0
+    if total > max(MOST_TEXT, storage.DEFLATE * length):
+        raise ValueError(f"it has {length} bytes that say they are {total} bytes of text")
+
+
 def _npy(path: Path, header: bool) -> DataFrame:
-    return _columns({"x": np.load(path, allow_pickle=False, mmap_mode="r")})
+    return _columns({"x": storage.read_array(path)})
 
 
 def _npz(path: Path, header: bool) -> DataFrame:
-    # Opened here, so that it is closed whatever numpy finds in it.
-    with path.open("rb") as opened:
-        try:
-            file = np.load(opened, allow_pickle=False)
-            if not isinstance(file, np.lib.npyio.NpzFile):
-                raise ValueError("it is no archive of arrays")
-            with file:
-                return _columns({name: file[name] for name in file.files})
-        except OSError as error:  # a place in the archive that is none
-            raise ValueError(str(error)) from error
+    return _columns(storage.read_arrays(path))
 
 
 def _columns(arrays: dict[str, NDArray[Any]]) -> DataFrame:

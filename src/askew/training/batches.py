@@ -178,13 +178,15 @@ def _as_tensor(array: NDArray[Any], name: str, mapped: bool) -> Tensor:
         mend = "Labels that are names become numbers by numpy.unique(labels, return_inverse=True)[1]."
         must = "an array of numbers"
         raise TypeError(checks.problem(f"the {name} given to fit", must, f"dtype {array.dtype}", mend))
-    if mapped and array.dtype.isnative:
+    forwards = min(array.strides, default=0) >= 0
+    if mapped and forwards and array.dtype.isnative:
         with warnings.catch_warnings():
             # torch cannot know that nothing here writes to it.
             warnings.filterwarnings("ignore", message="The given NumPy array is not writable", category=UserWarning)
             return torch.from_numpy(array)
-    # A copy where torch could not share the memory: read-only, or of another byte order.
-    array = np.array(array, dtype=array.dtype.newbyteorder("="), order="C", copy=not array.flags.writeable or None)
+    # A copy where torch could not share the memory: read-only, backwards, or of another byte order.
+    shared = array.flags.writeable and forwards
+    array = np.array(array, dtype=array.dtype.newbyteorder("="), order="C", copy=not shared or None)
     return torch.from_numpy(array)
 
 

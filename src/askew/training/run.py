@@ -12,6 +12,7 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import NoReturn
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
@@ -21,6 +22,7 @@ from askew.divergences import Bregman, Divergence
 from askew.losses import LabelLoss, Loss, PairLoss
 from askew.training.batches import Batches, LoaderBatches
 from askew.training.history import History
+from askew.training.restoring import check_optimizer, check_parts
 from askew.training.surroundings import random_state, set_random_state
 from askew.training.team import Team
 
@@ -365,24 +367,26 @@ class Run:
     def load(self, path: Path) -> None:
         """Take up the run that a file holds."""
         tensors, description = storage.load_tensors(path, "checkpoint")
-        tree = storage.unflatten(tensors, description["tree"])
         mine, before = asdict(self.settings), _copy(self.model)
+        tree = check_parts(storage.unflatten(tensors, description.get("tree")), before, repr(str(path)))
         for name, value in mine.items():
-            if tree["settings"].get(name) != value:
-                got = "other data" if name == "data" else f"{name}={tree['settings'].get(name)!r}"
+            found = tree["settings"].get(name)
+            if isinstance(found, (Tensor, np.ndarray)) or found != value:
+                got = "other data" if name == "data" else f"{name}={found!r}"
                 must = "of the same data" if name == "data" else f"of a run with {name}={value!r}"
                 mend = "Delete it to start anew, or give another file."
                 raise ValueError(checks.problem(f"the checkpoint {str(path)!r}", must, got, mend))
         try:
+            check_optimizer(tree["optimizer"], self.optimizer)
             self.model.load_state_dict(tree["model"])
             self.optimizer.load_state_dict(tree["optimizer"])
-        except (RuntimeError, ValueError, KeyError) as error:
+            if isinstance(self.loss, nn.Module):
+                self.loss.load_state_dict(tree["loss"])
+        except Exception as error:  # torch raises many kinds for a state that is no such one; all mean the same here
             self.model.load_state_dict(before)
             mend = f"({error}) Delete it to start anew, or give another file."
             what = f"the checkpoint {str(path)!r}"
             raise ValueError(checks.problem(what, "of the same model and optimiser", "another one", mend)) from error
-        if isinstance(self.loss, nn.Module):
-            self.loss.load_state_dict(tree["loss"])
         self.counters = Counters(**tree["counters"])
         self.best = tree["best"]
         self.good = _copy(self.model)

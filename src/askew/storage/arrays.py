@@ -1,0 +1,131 @@
+"""Arrays of numpy's own files, read without running anything and without taking more memory than a file can fill."""
+
+from __future__ import annotations
+
+import io
+import math
+import os
+import struct
+import tokenize
+import zipfile
+import zlib
+from pathlib import Path
+from typing import Any, BinaryIO
+
+import numpy as np
+from numpy.typing import NDArray
+
+__all__ = ["DEFLATE", "read_array", "read_arrays"]
+
+Array = NDArray[Any]
+
+# Compression by deflate gives no more than this times the bytes that it takes.
+DEFLATE = 1032
+METHODS = (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED)
+HEADERS = {(1, 0): np.lib.format.read_array_header_1_0, (2, 0): np.lib.format.read_array_header_2_0}
+# What reading a header or an archive raises where something is wrong in it; all mean the same here.
+DAMAGE = (
+    *(ValueError, TypeError, KeyError, IndexError, AttributeError, EOFError, OSError, OverflowError, SyntaxError),
+    *(MemoryError, RecursionError, NotImplementedError, RuntimeError, struct.error, tokenize.TokenError),
+    *(zipfile.BadZipFile, zlib.error),
+)
+
+
+def read_array(path: str | os.PathLike[str]) -> Array:
+    """Return the array of a ``.npy`` file, mapped into memory, so that only what is used takes any.
+
+    Parameters
+    ----------
+    path
+        The file; it must hold exactly the bytes that its header declares.
+
+    Raises
+    ------
+    ValueError
+        If it is no such file, or holds Python objects. The message says only what is wrong, not in which file.
+
+    Examples
+    --------
+    >>> import tempfile
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     np.save(f"{folder}/a.npy", np.arange(3))
+    ...     read_array(f"{folder}/a.npy").tolist()
+    [0, 1, 2]
+    """
+    with Path(path).open("rb") as file:
+        shape, order, dtype = _header(file, os.fstat(file.fileno()).st_size)
+        if math.prod(shape) == 0:  # nothing to map
+            return np.empty(shape, dtype)
+        return np.memmap(file, dtype, "r", file.tell(), shape, order)
+
+
+def read_arrays(path: str | os.PathLike[str]) -> dict[str, Array]:
+    """Return the arrays of a ``.npz`` file by their names.
+
+    An archive whose members say that they unpack to more than compression can have saved is refused before anything
+    is unpacked.
+
+    Parameters
+    ----------
+    path
+        The file, plain or compressed.
+
+    Raises
+    ------
+    ValueError
+        If it is no such file, or holds Python objects. The message says only what is wrong, not in which file.
+
+    Examples
+    --------
+    >>> import tempfile
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     np.savez(f"{folder}/a.npz", x=np.arange(3), y=np.zeros((1, 2)))
+    ...     {name: array.shape for name, array in read_arrays(f"{folder}/a.npz").items()}
+    {'x': (3,), 'y': (1, 2)}
+    """
+    with Path(path).open("rb") as file:
+        if file.read(2) != b"PK":
+            raise ValueError("it is no archive of arrays")
+        length = os.fstat(file.fileno()).st_size
+        found = {}
+        try:
+            with zipfile.ZipFile(file) as archive:
+                members = archive.infolist()
+                if any(member.compress_type not in METHODS or member.flag_bits & 1 for member in members):
+                    raise ValueError("its members are compressed in another way than by deflate")
+                declared = sum(member.file_size for member in members)
+                if declared > DEFLATE * length:
+                    raise ValueError(f"it has {length} bytes that say they unpack to {declared}")
+                for member in members:
+                    found[member.filename.removesuffix(".npy")] = _unpacked(archive.read(member))
+        except DAMAGE as error:
+            raise ValueError(f"it is no whole archive of arrays: {error}") from error
+    if len(found) < len(members):
+        raise ValueError("two of its arrays have the same name")
+    return found
+
+
+def _unpacked(content: bytes) -> Array:
+    file = io.BytesIO(content)
+    shape, order, dtype = _header(file, len(content))
+    return np.frombuffer(content, dtype, math.prod(shape), file.tell()).reshape(shape, order=order)
+
+
+def _header(file: BinaryIO, length: int) -> tuple[tuple[int, ...], Any, np.dtype[Any]]:
+    """Return shape, order and dtype of an array whose bytes are the rest of the file, and nothing else."""
+    try:
+        version = np.lib.format.read_magic(file)
+        if version not in HEADERS:
+            raise ValueError(f"its version is {version}")
+        shape, fortran, dtype = HEADERS[version](file)
+    except DAMAGE as error:
+        what = " ".join(str(error).split())[:200]
+        raise ValueError(f"it is no array of numpy: {what}") from error
+    if dtype.hasobject:
+        raise ValueError("it is an array of Python objects, which are not read")
+    if any(type(size) is not int or size < 0 for size in shape) or len(shape) > 32 or dtype.itemsize == 0:
+        raise ValueError(f"it is {dtype} of shape {shape}")
+    declared, there = math.prod(shape) * dtype.itemsize, length - file.tell()
+    if declared != there or (declared == 0 and max(shape, default=0) > length):
+        raise ValueError(f"it declares {declared} bytes, {dtype} of shape {shape}, and has {there}")
+    return shape, "F" if fortran else "C", dtype

@@ -1,0 +1,279 @@
+"""What fuzzing found: each of these was once another error than words, a wrong answer, or memory taken for nothing."""
+
+from __future__ import annotations
+
+import gzip
+import io
+import json
+import struct
+import zipfile
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas
+import pytest
+import torch
+
+import askew
+from askew import storage
+from askew.data import load_table, read_tntp
+from askew.data.images import _jpegs, _read_svhn
+from askew.data.pickled import read_pickled
+from askew.data.words import read_pairs, read_vectors
+from askew.experiments.description import Cell
+from askew.experiments.rows import Row
+from askew.tables import Columns, read_frame
+
+
+def npy(header: str, body: bytes = b"") -> bytes:
+    text = header.encode() + b"\n"
+    return b"\x93NUMPY\x01\x00" + struct.pack("<H", len(text)) + text + body
+
+
+def write(path: Path, content: bytes) -> Path:
+    path.write_bytes(content)
+    return path
+
+
+# ---------------------------------------------------------------------- arrays
+
+
+@pytest.mark.parametrize(
+    "shape",
+    ["(0, 1000000000000)", "(1099511627776,)", "(True,)", "(-1, 2)", "(9223372036854775807, 2)", "(200000000,)"],
+)
+def test_array_that_declares_other_bytes_than_it_has(tmp_path: Path, shape: str) -> None:
+    content = npy(f"{{'descr': '<f8', 'fortran_order': False, 'shape': {shape}, }}", bytes(16))
+    with pytest.raises(ValueError, match=r"TABLE .* must be a table as \.npy files have it"):
+        read_frame(write(tmp_path / "a.npy", content))
+    with zipfile.ZipFile(tmp_path / "a.npz", "w") as archive:
+        archive.writestr("a.npy", content)
+    with pytest.raises(ValueError, match=r"TABLE .* must be a table as \.npz files have it"):
+        read_frame(tmp_path / "a.npz")
+
+
+def test_archive_under_the_name_of_an_array(tmp_path: Path) -> None:
+    np.savez(tmp_path / "a.npz", x=np.zeros(2))
+    (tmp_path / "a.npz").rename(tmp_path / "a.npy")
+    with pytest.raises(ValueError, match="it is no array of numpy"):
+        read_frame(tmp_path / "a.npy")
+
+
+def test_archive_of_something_else(tmp_path: Path) -> None:
+    with zipfile.ZipFile(tmp_path / "a.npz", "w") as archive:
+        archive.writestr("notes.txt", "text")
+    with pytest.raises(ValueError, match="it is no whole archive of arrays"):
+        read_frame(tmp_path / "a.npz")
+
+
+def test_strings_without_room(tmp_path: Path) -> None:
+    """An array of strings of no length takes no bytes, however many there are."""
+    content = npy("{'descr': '<U0', 'fortran_order': False, 'shape': (1000000000000,), }")
+    with zipfile.ZipFile(tmp_path / "a.npz", "w") as archive:
+        archive.writestr("a.npy", content)
+    with pytest.raises(ValueError, match="TABLE"):
+        read_frame(tmp_path / "a.npz")
+
+
+def test_archive_that_says_it_unpacks_to_the_machine(tmp_path: Path) -> None:
+    """One stretch of compressed zeros, named by many members: small to store, endless to unpack."""
+    file = io.BytesIO()
+    with zipfile.ZipFile(file, "w", zipfile.ZIP_DEFLATED) as archive:
+        archive.writestr(
+            "a.npy", npy("{'descr': '|u1', 'fortran_order': False, 'shape': (4000000,), }", bytes(4000000))
+        )
+        entry = archive.infolist()[0]
+        for number in range(300):
+            copy = zipfile.ZipInfo(f"a{number}.npy")
+            for name in ("header_offset", "compress_size", "file_size", "CRC", "compress_type"):
+                setattr(copy, name, getattr(entry, name))
+            archive.filelist.append(copy)
+            archive.NameToInfo[copy.filename] = copy
+        archive._didModify = True
+    with pytest.raises(ValueError, match="say they unpack to"):
+        read_frame(write(tmp_path / "a.npz", file.getvalue()))
+
+
+def test_archive_compressed_in_another_way(tmp_path: Path) -> None:
+    with zipfile.ZipFile(tmp_path / "a.npz", "w", zipfile.ZIP_BZIP2) as archive:
+        archive.writestr("a.npy", npy("{'descr': '|u1', 'fortran_order': False, 'shape': (2,), }", bytes(2)))
+    with pytest.raises(ValueError, match="another way than by deflate"):
+        read_frame(tmp_path / "a.npz")
+
+
+# ---------------------------------------------------------------------- Parquet
+
+
+def test_parquet_of_one_value_over_and_over(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    pytest.importorskip("pyarrow")
+    pandas.DataFrame({"a": np.zeros(2_000_000), "b": np.zeros(2_000_000)}).to_parquet(tmp_path / "a.parquet")
+    monkeypatch.setattr("askew.tables.reading.MOST_VALUES", 1000)
+    monkeypatch.setattr("askew.storage.DEFLATE", 1)
+    assert (tmp_path / "a.parquet").stat().st_size < 100_000
+    with pytest.raises(ValueError, match="bytes that say they are 4000000 values"):
+        read_frame(tmp_path / "a.parquet")
+
+
+def test_parquet_of_one_long_text_over_and_over(tmp_path: Path) -> None:
+    pyarrow = pytest.importorskip("pyarrow")
+    from pyarrow import parquet
+
+    numbers = pyarrow.array(np.zeros(100_000, np.int32))
+    column = pyarrow.DictionaryArray.from_arrays(numbers, pyarrow.array(["x" * 20_000]))
+    table = pyarrow.table({"a": column})
+    parquet.write_table(table, tmp_path / "a.parquet", store_schema=False, dictionary_pagesize_limit=1 << 30)
+    assert (tmp_path / "a.parquet").stat().st_size < 100_000
+    with pytest.raises(ValueError, match="say they are 2000000000 bytes of text"):
+        read_frame(tmp_path / "a.parquet")
+
+
+def test_columns_of_lists_are_left_out() -> None:
+    table = pandas.DataFrame({"a": [1.0, 2.0, 4.0], "list": [np.array([1]), np.array([2, 3]), None]})
+    columns = Columns.of(table)
+    assert columns.features == ["a"]
+    assert "list: left out, its values have parts" in columns.notes
+
+
+# ---------------------------------------------------------------------- published files
+
+
+@pytest.mark.parametrize(
+    "content",
+    [b"\x80\x02.", b"\x80\x02h\x05.", b"\x80\x02e.", b"\x80\x02X\x01\x00\x00\x00\xff.", b"", b"\x80\x02K\x01"],
+)
+def test_pickles_that_end_too_early(content: bytes) -> None:
+    with pytest.raises(ValueError, match=r"a pickle.* must be .* Got .* instead"):
+        read_pickled(content)
+
+
+def test_one_long_cell_does_not_make_all_long(tmp_path: Path) -> None:
+    """As an array of text, 2000 links of which one has a long number would take 2000 x 3 x 4 MB."""
+    rows = [f"{i + 1} {i + 2} 1 1 1 ;" for i in range(2000)]
+    rows[7] = f"8 9 1 1 {'0' * 1_000_000}2 ;"
+    tags = "<NUMBER OF NODES> 2001\n<NUMBER OF LINKS> 2000\n<END OF METADATA>\n"
+    network = read_tntp(write(tmp_path / "x_net.tntp", (tags + "\n".join(rows)).encode()))
+    assert network.times[7] == 2
+    assert network.times.sum() == 2001
+
+
+def test_digits_that_are_no_numbers(tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match="a word and 1 numbers"):
+        read_vectors(write(tmp_path / "a.txt", "² ²\ndog 1 2\n".encode()))
+
+
+def test_gzip_that_unpacks_without_end(tmp_path: Path) -> None:
+    content = gzip.compress(b"word1\tword2\n" + bytes(40_000_000), 9)
+    with pytest.raises(ValueError, match="unpacks to far more than such text does"):
+        read_pairs(write(tmp_path / "a.tsv.gz", content))
+
+
+@pytest.mark.parametrize(
+    ("cell", "words"),
+    [(b"\xff", "other text"), (b"x" * 200_000, "other text"), (b"1" * 100, "a cell like"), (b"nan", "nan or infinite")],
+)
+def test_tables_that_are_not_the_published_ones(tmp_path: Path, cell: bytes, words: str) -> None:
+    rows = [b"5.1,3.5,1.4,0.2,Iris-setosa"] * 149 + [cell + b",3.5,1.4,0.2,Iris-setosa"]
+    write(tmp_path / "iris.data", b"\n".join(rows))
+    with pytest.raises(ValueError, match=words):
+        load_table("iris", tmp_path)
+
+
+def test_two_arrays_of_one_name(tmp_path: Path) -> None:
+    from scipy.io import savemat
+
+    contents = []
+    for shape in ((4, 4), (32, 32, 3, 1)):
+        file = io.BytesIO()
+        savemat(file, {"X": np.zeros(shape, np.uint8), "y": np.ones((1, 1), np.uint8)})
+        contents.append(file.getvalue())
+    path = write(tmp_path / "a.mat", contents[0] + contents[1][128:])
+    with pytest.raises(ValueError, match="two arrays of one name"):
+        _read_svhn([path])
+
+
+def test_photograph_that_declares_too_many_pixels(tmp_path: Path) -> None:
+    image = pytest.importorskip("PIL.Image")
+    file = io.BytesIO()
+    image.new("RGB", (8, 8)).save(file, "JPEG")
+    content = bytearray(file.getvalue())
+    place = content.index(b"\xff\xc0")
+    content[place + 5 : place + 9] = struct.pack(">HH", 9000, 9000)
+    with pytest.raises(ValueError, match="9000 x 9000 pixels"):
+        _jpegs([write(tmp_path / "a.jpg", bytes(content))], 8)
+
+
+# ---------------------------------------------------------------------- JSON
+
+
+@pytest.mark.parametrize(
+    ("text", "words"), [("[1e999]", "1e999 is not JSON"), ("[" * 500 + "]" * 500, "levels"), ("[" * 90000, "JSON")]
+)
+def test_json_that_nothing_else_can_hold(text: str, words: str) -> None:
+    with pytest.raises(ValueError, match=words):
+        storage.read_json(text, "'x'")
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"seconds": 10**400},
+        {"scores": {"mae": 10**400}},
+        {"seconds": True},
+        {"chosen": "deep"},
+    ],
+)
+def test_rows_with_numbers_that_are_none(change: dict[str, Any]) -> None:
+    row = Row(Cell("sums", "small", "exact", 0, "quick"), {"mae": 0.5}, 1.25, "2023-01-01T00:00:00Z")
+    with pytest.raises(ValueError, match=r"is no finite number|wrong kind"):
+        Row.from_line(json.dumps(json.loads(row.to_line()) | change).encode())
+
+
+# ---------------------------------------------------------------------- checkpoints
+
+
+def resume(path: Path) -> askew.training.History:
+    torch.manual_seed(0)
+    x, y = torch.rand(2, 8, 2)
+    loss = askew.losses.Regression()
+    model = askew.make("mahalanobis", 2)
+    return askew.fit(model, (x, y, (x - y).square().sum(-1)), loss, steps=4, batch_size=4, seed=0, checkpoint=path)
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        (lambda tree: tree.pop("counters"), "parts of it are missing"),
+        (lambda tree: tree["counters"].pop("step"), "other names"),
+        (lambda tree: tree["counters"].update(step="x"), "its step is 'x'"),
+        (lambda tree: tree["counters"].update(order_seed=-1), "its order_seed is '-1'"),
+        (lambda tree: tree["counters"].update(rows=[1]), "its rows are none"),
+        (lambda tree: tree.update(best={}), "best weights are of another model"),
+        (lambda tree: tree["random"].pop("cpu"), "no state of a generator"),
+        (lambda tree: tree["optimizer"].pop("state"), "of the same model and optimiser"),
+        (lambda tree: tree["optimizer"]["state"][0].update(exp_avg=torch.zeros(9)), "exp_avg has another shape"),
+        (lambda tree: tree["optimizer"]["param_groups"][0].update(betas="x"), "its betas is of another kind"),
+        (lambda tree: tree["model"].clear(), "of the same model and optimiser"),
+    ],
+)
+def test_forged_checkpoints_are_refused(tmp_path: Path, change: Any, words: str) -> None:
+    path = tmp_path / "run.safetensors"
+    resume(path)
+    tensors, description = storage.load_tensors(path, "checkpoint")
+    tree = storage.unflatten(tensors, description["tree"])
+    change(tree)
+    tensors, rest = storage.flatten(tree)
+    storage.save_tensors(path, tensors, {"kind": "checkpoint", "tree": rest})
+    with pytest.raises(ValueError, match=words):
+        resume(path)
+
+
+# ---------------------------------------------------------------------- pages
+
+
+@pytest.mark.parametrize("name", ["a\ud800b", "a\x00b"])
+def test_pages_of_signs_that_no_text_holds(tmp_path: Path, name: str) -> None:
+    page = askew.explorer.write_explorer(askew.make("kl", 2), tmp_path / "a.html", title=name)
+    assert "<title>a\ufffdb</title>" in page.read_text("utf-8")
+    storage.write_text(tmp_path / "b.html", name)
+    assert (tmp_path / "b.html").read_text("utf-8") == "a\ufffdb"
