@@ -13,14 +13,14 @@ from typing import Any
 import numpy as np
 import pytest
 
-from askew.experiments.description import MAE, PURITY, Cell, Experiment, Outcome, Score, grid
+from askew.experiments.description import EXPERIMENTS, MAE, PURITY, Cell, Claim, Experiment, Outcome, Score, grid
 from askew.experiments.published import Published, published
 from askew.experiments.results import Summary
 from askew.experiments.rows import Row, RowFile
 from askew.report.curves import curves, draw
 from askew.report.markup import Field, Table, markdown_text, to_html, to_markdown
 from askew.report.page import page, sections, text, write_report
-from askew.report.tables import Entry, compare, details, option_notes, overview
+from askew.report.tables import Entry, claims, compare, details, option_notes, overview
 
 PAPERS = (
     Published("table 1", "small", "nbd", "mae", 0.50, 0.10, "NBD"),
@@ -362,6 +362,69 @@ def test_what_is_left_out_is_said(results: Path, tmp_path: Path) -> None:
     source = write_report(results, tmp_path / "out", [SUMS])[0].read_text("utf-8")
     assert "Left out: 1 rows with other settings than the experiment has now." in source
     assert "Left out: rows of 'gone', as there is no experiment of this name." in source
+
+
+# ---------------------------------------------------------------------- claims
+
+
+def judged(claim: Claim, rows: list[Row]) -> list[tuple[str, str, str]]:
+    experiment = dataclasses.replace(SUMS, claims=(claim,))
+    table = claims(compare(experiment, rows, "paper"))
+    return [] if table is None else [(setting, outcome, figures) for _, setting, outcome, figures in texts(table)]
+
+
+def test_claims_are_judged_in_each_setting() -> None:
+    rows = make_rows()
+    found = judged(Claim("", "mae", ("nbd",), ("nbd-paper",)), rows)
+    assert [(setting, outcome) for setting, outcome, _ in found] == [
+        ("small", "confirmed, clearly"),
+        ("large", "confirmed, clearly"),
+    ]
+    assert found[0][2] == "nbd 0.210 ± 0.025; nbd-paper 0.560 ± 0.025"
+    (line,) = judged(Claim("", "mae", ("nbd-paper",), ("nbd",), settings=("large",)), rows)
+    assert line[:2] == ("large", "not confirmed, clearly")
+    # Methods and settings that are not there decide nothing.
+    assert judged(Claim("", "mae", ("nbd",), ("deep-div",)), rows) == []
+    assert judged(Claim("", "mae", ("nbd",), ("nbd-paper",), settings=("huge",)), rows) == []
+    assert judged(Claim("", "mae", ("nbd",), ("nbd-paper",)), make_rows("quick")) == []
+
+
+def test_claims_of_the_best_of_each_and_of_closeness() -> None:
+    rows = make_rows(seeds=1)  # 0.20 and 0.55
+    both = ("nbd", "nbd-paper")
+    for claim, holds in (
+        (Claim("", "mae", both, ("nbd-paper",)), True),
+        (Claim("", "mae", both, ("nbd-paper",), each=True), False),
+        (Claim("", "mae", ("nbd-paper",), ("nbd",), factor=3.0), True),
+        (Claim("", "mae", ("nbd-paper",), ("nbd",), factor=2.5), False),
+        (Claim("", "mae", ("nbd",), ("nbd-paper",), factor=0.5), True),
+        (Claim("", "mae", ("nbd",), ("nbd-paper",), factor=0.3), False),
+    ):
+        outcomes = {outcome for _, outcome, _ in judged(claim, rows)}
+        assert outcomes == {"confirmed (one seed)" if holds else "not confirmed (one seed)"}
+    assert Claim("", "mae", (), ()).holds(0.9, 0.8, lower_is_better=False)
+    assert not Claim("", "mae", (), ()).holds(0.7, 0.8, lower_is_better=False)
+
+
+def test_a_claim_about_another_score_is_refused() -> None:
+    with pytest.raises(ValueError, match="score of a claim"):
+        dataclasses.replace(SUMS, claims=(Claim("", "speed", ("nbd",), ("nbd-paper",)),))
+
+
+@pytest.mark.parametrize("experiment", EXPERIMENTS.values(), ids=EXPERIMENTS)
+def test_claims_name_methods_and_settings_that_are_there(experiment: Experiment) -> None:
+    cells = [cell for scale in experiment.seeds for cell in experiment.checked_cells(scale, 1)]
+    methods, settings = {cell.method for cell in cells}, {cell.setting for cell in cells}
+    for claim in experiment.claims:
+        assert {*claim.ahead, *claim.behind} <= methods
+        assert not set(claim.ahead) & set(claim.behind)
+        assert set(claim.settings) <= settings
+
+
+def test_claims_stand_before_the_tables() -> None:
+    experiment = dataclasses.replace(SUMS, claims=(Claim("NBD is best", "mae", ("nbd",), ("nbd-paper",)),))
+    written = text(sections(make_rows(), [experiment]))
+    assert written.index("NBD is best | small | confirmed, clearly") < written.index("MAE (lower is better)")
 
 
 # ---------------------------------------------------------------------- curves

@@ -15,7 +15,7 @@ from askew.data.images import Images, load_images
 from askew.divergences import Divergence
 from askew.encoders import IMAGENET_MEAN, IMAGENET_STD, MLP, ResNet20, SmallCNN, encode, load_weights
 from askew.experiments.deep_metric import WEIGHTS
-from askew.experiments.description import MSE, Cell, Experiment, Outcome, Value, grid
+from askew.experiments.description import MSE, Cell, Claim, Experiment, Outcome, Value, grid
 from askew.experiments.image_pairs import (
     PairSet,
     Standardised,
@@ -327,6 +327,17 @@ NOTES = (
 )
 
 
+BREGMAN = ("nbd-paper", "nbd", "nbd-separable")
+PRIOR = ("deep-div", "deepnorm", "widenorm")
+CLAIMS = (
+    Claim("NBD is best", MSE.name, BREGMAN, ("euclidean", "mahalanobis", *PRIOR, "iqe", "mrn")),
+    Claim(
+        "Each NBD is ahead of all other methods", MSE.name, BREGMAN, ("mahalanobis", *PRIOR, "iqe", "mrn"), each=True
+    ),
+    Claim("Mahalanobis is ahead of all prior asymmetric methods", MSE.name, ("mahalanobis",), PRIOR),
+)
+
+
 def _short(images: int, epochs: int, encoder: str) -> str:
     return (
         f"Quick is short: {images:,} training and 2,000 test images drawn by the seed, {epochs} epochs in place of "
@@ -351,6 +362,7 @@ def _experiment(
         run=run,
         needs=(f"{needs} in the folder that the environment variable ASKEW_DATA names",),
         notes=(*NOTES, *notes),
+        claims=CLAIMS,
     )
 
 

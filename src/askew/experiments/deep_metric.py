@@ -17,7 +17,7 @@ from askew.data.files import Source, find
 from askew.data.images import SETS, load_images
 from askew.divergences import Divergence, Embedded, make
 from askew.encoders import IMAGENET_MEAN, IMAGENET_STD, ResNet18, ResNet20, SmallCNN, load_weights
-from askew.experiments.description import Cell, Experiment, Outcome, Score, Value, grid
+from askew.experiments.description import Cell, Claim, Experiment, Outcome, Score, Value, grid
 from askew.experiments.published import published
 from askew.losses import AllTriplets
 from askew.scores import ranking_per_query
@@ -36,6 +36,7 @@ __all__ = [
 ]
 
 METHODS = ("untrained", "euclidean", "mahalanobis", "deep-div", "deepnorm", "widenorm", "nbd-paper", "nbd")
+OTHERS = tuple(method for method in METHODS if method not in ("untrained", "deep-div"))
 SETTINGS = ("cifar10", "svhn", "stl10")
 # Images that the experiment makes itself, where no files are wanted.
 DRAWN = "drawn"
@@ -417,6 +418,10 @@ DEEP_METRIC = Experiment(
         "published weights of ResNet20 (quick) or ResNet18 (paper) in the data folder",
     ),
     published=published("deep-metric"),
+    claims=(
+        Claim("Deep-div is behind all other methods", "map@10", OTHERS, ("deep-div",), each=True),
+        Claim("NBD is best", "map@10", ("nbd-paper", "nbd"), ("euclidean", "deep-div", "deepnorm", "widenorm")),
+    ),
     against={"nbd-paper": "nbd"},
     notes=(
         "Queries are test images, the pool is the training images. MAP@10 divides by 10, or by the number of "

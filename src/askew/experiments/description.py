@@ -26,6 +26,7 @@ __all__ = [
     "SCALES",
     "SECONDS",
     "Cell",
+    "Claim",
     "Experiment",
     "Outcome",
     "Score",
@@ -204,6 +205,45 @@ class Outcome:
     chosen: Mapping[str, Any] = field(default_factory=dict)
 
 
+@dataclass(frozen=True)
+class Claim:
+    """A sentence about methods that results can confirm or not: these are ahead of those.
+
+    Parameters
+    ----------
+    text
+        The sentence.
+    score
+        The name of the score that decides.
+    ahead, behind
+        Methods. The best of ``ahead`` must be better than the best of ``behind``; methods that a setting does not have
+        do not count.
+    each
+        Whether all of ``ahead`` must be better, not only the best.
+    factor
+        How many times as large an error may be and still count as ahead: 1.25 for "close to", 0.5 for "far ahead of".
+    settings
+        Where it is said; everywhere if there are none.
+
+    Examples
+    --------
+    >>> Claim("NBD is best", "mse", ahead=("nbd",), behind=("mahalanobis", "deep-div")).holds(1.0, 1.2, True)
+    True
+    """
+
+    text: str
+    score: str
+    ahead: tuple[str, ...]
+    behind: tuple[str, ...]
+    each: bool = False
+    factor: float = 1.0
+    settings: tuple[str, ...] = ()
+
+    def holds(self, ahead: float, behind: float, lower_is_better: bool) -> bool:
+        """Whether a figure is so far ahead of another, or so close to it, as the claim says."""
+        return ahead < self.factor * behind if lower_is_better else ahead * self.factor > behind
+
+
 @dataclass(frozen=True, eq=False)
 class Experiment:
     """One table or figure: which cells it has and how one of them is computed.
@@ -236,6 +276,8 @@ class Experiment:
         The published method that a method is compared with, where they have different names.
     notes
         What a reader has to know beside the tables.
+    claims
+        What the paper says of it, or one would expect; each is judged by the results.
 
     Examples
     --------
@@ -260,18 +302,21 @@ class Experiment:
     published: tuple[Published, ...] = ()
     against: Mapping[str, str] = field(default_factory=dict)
     notes: tuple[str, ...] = ()
+    claims: tuple[Claim, ...] = ()
 
     def __post_init__(self) -> None:
         if not isinstance(self.name, str) or not re.fullmatch(r"[a-z][a-z0-9-]*", self.name):
             must = "lower-case letters, digits and hyphens"
             raise ValueError(checks.problem("name of an experiment", must, repr(self.name)))
-        for name in ("makes", "scores", "needs", "published", "notes"):
+        for name in ("makes", "scores", "needs", "published", "notes", "claims"):
             if not isinstance(getattr(self, name), tuple):
                 raise TypeError(checks.problem(f"{name} of {self.name!r}", "a tuple", repr(getattr(self, name))))
         if not self.scores:
             raise ValueError(checks.problem(f"scores of {self.name!r}", "at least one Score", "none"))
         for entry in self.published:
             checks.check_name(entry.score, [score.name for score in self.scores], f"published score of {self.name!r}")
+        for claim in self.claims:
+            checks.check_name(claim.score, [score.name for score in self.scores], f"score of a claim of {self.name!r}")
         for scale, number in self.seeds.items():
             checks.check_size(number, f"seeds[{check_scale(scale)!r}] of {self.name!r}")
             checks.check_positive(self.minutes.get(scale, 0), f"minutes[{scale!r}] of {self.name!r}")

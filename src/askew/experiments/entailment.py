@@ -16,13 +16,14 @@ from askew import checks, scores
 from askew.data.words import WordPairs, WordVectors
 from askew.divergences import CATALOGUE, Divergence, Embedded, NeuralBregman, Reversed, make
 from askew.encoders import MLP, Identity, Standardize
-from askew.experiments.description import Cell, Experiment, Outcome, Score, Value, grid
+from askew.experiments.description import Cell, Claim, Experiment, Outcome, Score, Value, grid
 from askew.experiments.entailment_task import Lexicon, Rows, Task, load_lexicon, make_task, pair_rows, random_lexicon
 from askew.experiments.entailment_training import Cosine, OrderEmbedding, Plan, learn
 
 __all__ = ["ENTAILMENT", "divergences", "judge_pairs", "retrieval", "validate", "word_model"]
 
 METHODS = ("cosine", "mahalanobis", "deep-div", "deepnorm", "widenorm", "iqe", "mrn", "order", "nbd-paper", "nbd")
+OTHERS = tuple(method for method in METHODS if not method.startswith("nbd"))
 # Those whose arguments are better swapped, by the validation scores; norms the encoder can turn round itself.
 SWAPPED = ("deep-div", "nbd-paper", "nbd")
 # Pairs that are evaluated at a time.
@@ -301,6 +302,11 @@ ENTAILMENT = Experiment(
     cells=cells,
     run=run,
     needs=("lexent: GloVe vectors, HyperLex, BLESS, WBLESS", "wordnet: nouns, mammals"),
+    claims=tuple(
+        Claim(f"NBD is ahead of {name}", score, ("nbd-paper", "nbd"), methods)
+        for score in ("bless-direction", "wbless-ap", "hyperlex")
+        for name, methods in (("cosine and Mahalanobis", ("cosine", "mahalanobis")), ("all other methods", OTHERS))
+    ),
     notes=(
         "Frozen GloVe vectors of 100 features go through a learned encoder, one for both words (100-256-64, ReLU), "
         "into a divergence that is to be small from a word to one above it and large otherwise. All methods but "

@@ -14,7 +14,7 @@ from askew import checks
 from askew.data.images import load_holidays
 from askew.divergences import Divergence
 from askew.encoders import SmallCNN
-from askew.experiments.description import MSE, Cell, Experiment, Outcome, Value, grid
+from askew.experiments.description import MSE, Cell, Claim, Experiment, Outcome, Value, grid
 from askew.experiments.image_pairs import PairSet, learn_cell, make_head, shrunk, start_evenly
 from askew.training.surroundings import best_device
 
@@ -35,6 +35,8 @@ METHODS = (
     "nbd",
     "nbd-separable",
 )
+BREGMAN = ("nbd-paper", "nbd", "nbd-separable")
+PRIOR = ("deep-div", "deepnorm")
 EMBEDDING = 128
 # Pairs of a step, and how many of all pairs are of different images.
 BATCH, DIFFERENT = 128, 0.25
@@ -294,6 +296,13 @@ OVERLAP = Experiment(
     needs=(
         "the folder holidays with the JPEG files in the folder that the environment variable ASKEW_DATA names",
         "Pillow",
+    ),
+    claims=(
+        Claim(
+            "Widenorm, with the bias of the public code, is first", MSE.name, ("widenorm-legacy",), (*PRIOR, *BREGMAN)
+        ),
+        Claim("NBD is second", MSE.name, BREGMAN, ("mahalanobis", *PRIOR)),
+        Claim("Widenorm is ahead of NBD without that bias, too", MSE.name, ("widenorm",), BREGMAN),
     ),
     notes=(
         "D(X, Y) = 1 - |X and Y| / |X| for crops of one photograph; 1 for a quarter of the pairs, which are of two "

@@ -13,7 +13,7 @@ from scipy.sparse import csr_array
 
 from askew.data.graphs import make_graph
 from askew.data.roads import Network, load_road, road_graph, road_names
-from askew.experiments.description import MSE, Cell, Experiment, Outcome, Score, Value, grid
+from askew.experiments.description import MSE, Cell, Claim, Experiment, Outcome, Score, Value, grid
 from askew.experiments.landmarks import R2, SPEARMAN, Plan, Task, learn, make_task, predict, score
 
 __all__ = ["ROADS", "Size", "cells", "direction", "small_network"]
@@ -34,6 +34,8 @@ METHODS = (
     "iqe",
     "mrn",
 )
+QUASIMETRICS, BREGMAN = ("deepnorm", "widenorm", "iqe", "mrn"), ("nbd-paper", "nbd", "bregman-sqrt", "bregman-gs")
+ASYMMETRIC = ("deep-div", *QUASIMETRICS, *BREGMAN)
 # A network that is made here, for the toy scale.
 MADE = "made"
 DIRECTION = Score("direction", "Faster direction told", lower_is_better=False)
@@ -209,6 +211,12 @@ ROADS = Experiment(
     needs=(
         "the files berlin-center_net.tntp, ChicagoRegional_net.tntp and Anaheim_net.tntp in a folder graphs of the "
         "folder that the environment variable ASKEW_DATA names",
+    ),
+    claims=(
+        Claim(
+            "An asymmetric method is ahead of the best symmetric prediction", MSE.name, ASYMMETRIC, ("best-symmetric",)
+        ),
+        Claim("NBD or a root of it is ahead of Deepnorm, Widenorm, IQE and MRN", MSE.name, BREGMAN, QUASIMETRICS),
     ),
     notes=(
         "Free flow times between crossings; zones and the links at them are left out, links without time get a "

@@ -23,7 +23,7 @@ from askew.experiments.deep_metric import (
     some_images,
     spread_of,
 )
-from askew.experiments.description import Cell, Experiment, Outcome, Score, Value
+from askew.experiments.description import Cell, Claim, Experiment, Outcome, Score, Value
 from askew.experiments.image_pairs import PairSet, pair_values
 from askew.experiments.published import Published, published
 from askew.training import TrainingDivergedError, fit
@@ -353,6 +353,10 @@ SEMANTIC = Experiment(
     run=run,
     needs=("CIFAR10", "published weights of ResNet20 in the data folder"),
     published=tuple(map(_as_ours, published("semantic"))),
+    claims=tuple(
+        Claim(f"NBD is best on {images} images", f"mse-{images}", ("nbd-paper", "nbd"), METHODS[:5])
+        for images in ("seen", "unseen")
+    ),
     against={"nbd-paper": "nbd"},
     notes=(
         "Targets: 0.5 for images of one class, 2 between the exemplar of a category (automobile, deer) and its "

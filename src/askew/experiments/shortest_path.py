@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from askew.data.graphs import graph_names, is_directed, make_graph
-from askew.experiments.description import Cell, Experiment, Outcome, Score, Value, grid
+from askew.experiments.description import Cell, Claim, Experiment, Outcome, Score, Value, grid
 from askew.experiments.landmarks import R2, SPEARMAN, Plan, Task, learn, make_task, predict, score
 from askew.experiments.published import published
 
@@ -30,6 +30,8 @@ METHODS = (
     "iqe",
     "mrn",
 )
+ROOTS, NORMS, PLAIN = ("bregman-sqrt", "bregman-gs"), ("deepnorm", "widenorm"), ("nbd-paper", "nbd")
+OTHERS = ("mahalanobis", *NORMS, *PLAIN, *ROOTS)
 # The paper's losses fit squared errors of distances whose mean is 50.
 UNIT = 50**2
 TRAIN = Score("train-loss", "Train MSE x 2500", lower_is_better=True, digits=2)
@@ -136,6 +138,24 @@ SHORTEST_PATH = Experiment(
     cells=cells,
     run=run,
     published=published("shortest-path"),
+    claims=(
+        Claim(
+            "Deep-div is far off: all others have half its error",
+            TEST.name,
+            OTHERS,
+            ("deep-div",),
+            each=True,
+            factor=0.5,
+        ),
+        Claim(
+            "Bregman-sqrt or Bregman-GS is close to Deepnorm and Widenorm, to 25 %",
+            TEST.name,
+            ROOTS,
+            NORMS,
+            factor=1.25,
+        ),
+        Claim("Bregman-sqrt or Bregman-GS is ahead of NBD, whose triangle inequality fails", TEST.name, ROOTS, PLAIN),
+    ),
     against={"nbd-paper": "nbd", "mahalanobis-norm": "mahalanobis"},
     notes=(
         "A node is known by its distances to 32 landmarks that are far from each other (in directed graphs also by "

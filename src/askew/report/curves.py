@@ -77,7 +77,8 @@ def curves(rows: Iterable[Row]) -> list[Curve]:
 def draw(some: Sequence[Curve], title: str) -> bytes:
     """Return a picture of curves of one name, one panel for each setting, as PNG.
 
-    The same curves give the same bytes.
+    The same curves give the same bytes. On a logarithmic scale the lower edge of a band is that of the interval of the
+    logarithm, which is above 0.
 
     Parameters
     ----------
@@ -98,6 +99,9 @@ def draw(some: Sequence[Curve], title: str) -> bytes:
     lines = math.ceil(len(settings) / columns)
     figure = figures.Figure(figsize=(3.6 * columns + 1.6, 2.8 * lines + 0.6), layout="constrained")
     panels = figure.subplots(lines, columns, squeeze=False).ravel()
+    # One scale for all panels, so that they can be compared.
+    is_log = any(_is_wide([curve for curve in some if curve.setting == setting]) for setting in settings)
+    is_log = is_log and all(curve.mean.min() > 0 for curve in some if len(curve.mean))
     for panel, setting in zip(panels, settings, strict=False):
         here = [curve for curve in some if curve.setting == setting]
         for curve in here:
@@ -106,10 +110,10 @@ def draw(some: Sequence[Curve], title: str) -> bytes:
             steps = np.arange(1, len(curve.mean) + 1)
             panel.plot(steps, curve.mean, label=_plain(curve.method), linewidth=1.5, **style)
             if curve.half is not None:
-                low, high = curve.mean - curve.half, curve.mean + curve.half
+                high = curve.mean + curve.half
+                low = curve.mean * np.exp(-curve.half / curve.mean) if is_log else curve.mean - curve.half
                 panel.fill_between(steps, low, high, color=style["color"], alpha=0.2, linewidth=0)
-        values = np.concatenate([curve.mean for curve in here])
-        if len(values) and values.min() > 0 and values.max() > WIDE * values.min():
+        if is_log:
             panel.set_yscale("log")
         panel.set_title(_plain(setting), fontsize="medium")
         panel.set_xlabel("epoch")
@@ -121,11 +125,17 @@ def draw(some: Sequence[Curve], title: str) -> bytes:
         label: handle for panel in panels for handle, label in zip(*panel.get_legend_handles_labels(), strict=True)
     }
     figure.legend(handles.values(), handles.keys(), loc="outside right upper", frameon=False, fontsize="small")
-    figure.suptitle(_plain(title))
+    figure.suptitle(_plain(title), x=0.01, ha="left", fontsize="medium")
     figure.supylabel(_plain(some[0].name), fontsize="medium")
     file = io.BytesIO()
     figure.savefig(file, format="png", dpi=110, metadata={"Software": None})
     return file.getvalue()
+
+
+def _is_wide(some: Sequence[Curve]) -> bool:
+    """Return whether curves span so large a factor that a linear scale would hide most of them."""
+    values = np.concatenate([curve.mean for curve in some])
+    return bool(len(values) and values.min() > 0 and values.max() > WIDE * values.min())
 
 
 def _plain(text: str) -> str:

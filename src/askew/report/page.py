@@ -16,7 +16,7 @@ from askew.experiments.rows import Row
 from askew.report.curves import curves, draw
 from askew.report.markup import Table, markdown_text, to_html, to_markdown
 from askew.report.style import document
-from askew.report.tables import LEGEND, Comparison, compare, details, option_notes, overview
+from askew.report.tables import LEGEND, Comparison, claims, compare, details, option_notes, overview
 
 __all__ = ["Picture", "Section", "page", "sections", "text", "write_report"]
 
@@ -65,12 +65,13 @@ def _section(comparison: Comparison) -> Section:
     experiment, scale = comparison.experiment, comparison.scale
     makes = f"Makes: {', '.join(experiment.makes)}."
     notes = [MEANINGS[scale], makes, *experiment.notes, *_origin(comparison)]
+    judged = claims(comparison)
     return Section(
         experiment,
         scale,
         tuple(notes),
         tuple(option_notes(comparison)),
-        tuple(overview(comparison, score) for score in experiment.scores),
+        (*(() if judged is None else (judged,)), *(overview(comparison, score) for score in experiment.scores)),
         tuple(details(comparison, setting) for setting in comparison.settings),
         tuple(_pictures(comparison)),
     )

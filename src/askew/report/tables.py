@@ -6,13 +6,13 @@ import statistics
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
-from askew.experiments.description import Cell, Experiment, Score
+from askew.experiments.description import Cell, Claim, Experiment, Score
 from askew.experiments.published import TABLES, Published
 from askew.experiments.results import Summary, summary
 from askew.experiments.rows import Row
 from askew.report.markup import Field, Table
 
-__all__ = ["LEGEND", "Comparison", "Entry", "compare", "details", "option_notes", "overview"]
+__all__ = ["LEGEND", "Comparison", "Entry", "claims", "compare", "details", "option_notes", "overview"]
 
 MISSING = "missing"
 SYMBOLS = {"better": "▲", "within": "●", "worse": "▼"}
@@ -180,6 +180,53 @@ def _shown(value: object) -> str:
     if isinstance(value, tuple):
         return "x".join(map(_shown, value)) or "none"
     return f"{value:g}" if isinstance(value, float) else str(value)
+
+
+# ---------------------------------------------------------------------- claims
+
+
+def claims(comparison: Comparison) -> Table | None:
+    """Return the claims of an experiment with what the results say of them; None without claims or results.
+
+    Of a method that is there with several options, the best counts.
+    """
+    lines = [
+        line
+        for claim in comparison.experiment.claims
+        for setting in claim.settings or comparison.settings
+        if setting in comparison.settings and (line := _judged(comparison, claim, setting)) is not None
+    ]
+    if not lines:
+        return None
+    notes = (
+        f"Scale: {comparison.scale}. Clearly: the difference is larger than the halves of both intervals together.",
+    )
+    return Table("Claims", notes, ("Claim", "Setting", "At this scale", "Figures"), tuple(lines))
+
+
+def _judged(comparison: Comparison, claim: Claim, setting: str) -> tuple[Field, ...] | None:
+    """Return the line of a claim in one setting; None where figures are missing."""
+    score = next(score for score in comparison.experiment.scores if score.name == claim.score)
+    found: dict[str, Summary] = {}
+    for entry in comparison.entries:
+        if entry.setting == setting and entry.score == score and entry.ours is not None:
+            method = entry.ours.cell.method
+            if method not in found or (entry.ours.mean < found[method].mean) == score.lower_is_better:
+                found[method] = entry.ours
+    sides = [[found[method] for method in side if method in found] for side in (claim.ahead, claim.behind)]
+    if not all(sides):
+        return None
+    ahead, behind = (sorted(side, key=lambda one: one.mean, reverse=not score.lower_is_better) for side in sides)
+    first, other = (ahead[-1] if claim.each else ahead[0]), behind[0]
+    holds = claim.holds(first.mean, other.mean, score.lower_is_better)
+    text = "confirmed" if holds else "not confirmed"
+    if first.half is None or other.half is None:
+        text += " (one seed)"
+    elif claim.factor == 1.0:
+        clear = abs(first.mean - other.mean) > first.half + other.half
+        text += ", clearly" if clear else ", within the spread"
+    figures = "; ".join(f"{one.cell.method} {_with_spread(one.mean, one.half, score.digits)}" for one in (first, other))
+    return Field(claim.text), Field(setting), Field(text, "better" if holds else "worse"), Field(figures)
 
 
 # ---------------------------------------------------------------------- tables
