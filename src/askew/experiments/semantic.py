@@ -362,8 +362,8 @@ SEMANTIC = Experiment(
         "Targets: 0.5 for images of one class, 2 between the exemplar of a category (automobile, deer) and its "
         "other classes, 8 between two others; no pairs across the categories man-made and natural. Seen are "
         "pairs of training images, unseen pairs of test images.",
-        "quick: 500 training images instead of 50,000, and 16 epochs instead of 200; with twice the images and half the "
-        "epochs no method comes near its end. The paper draws "
+        "quick: 500 training images instead of 50,000, and 16 epochs instead of 200: few images, so that "
+        "each is seen often. The paper draws "
         "the images of each pair from all of them; here a step has 512 pairs between 32 images, so that an image "
         "is encoded once for many pairs.",
         "The ResNet20 starts from weights that were trained as a classifier on the training images of CIFAR10, as "
