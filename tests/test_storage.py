@@ -476,3 +476,17 @@ def test_json_files(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match="not JSON compliant"):
         storage.write_json(tmp_path / "a.json", math.inf)
     assert there(tmp_path) == {"a.json"}
+
+
+def test_a_file_that_is_removed_while_it_is_opened(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As another process does that replaces a model: a reader has to know that it may look again."""
+    path = tmp_path / "a.safetensors"
+    storage.save_tensors(path, {"a": torch.zeros(2)}, {"kind": "test"})
+
+    def late(*arguments: object, **options: object) -> None:
+        path.unlink()
+        torch.UntypedStorage.from_file(str(path), False, 8)
+
+    monkeypatch.setattr(storage.files, "safe_open", late)
+    with pytest.raises(FileNotFoundError, match="path must be an askew file"):
+        storage.load_tensors(path, "test")

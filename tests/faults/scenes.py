@@ -179,7 +179,7 @@ def _run(cell: Cell) -> Outcome:
     if cell.method == "slow" and cell.seed == 1 and "ASKEW_TEST_DIES" in os.environ:
         os.kill(os.getpid(), signal.SIGKILL)
     value = float(torch.rand(3).sum())
-    return Outcome({"mae": value}, curves={"error": [value] * 300})
+    return Outcome({"mae": value}, chosen={"options": "long " * 1000})
 
 
 def make_rows(folder: Path, version: int) -> None:

@@ -8,7 +8,7 @@ from pathlib import Path
 ROOT = Path(__file__).parents[2]
 
 
-def tests_of(path: Path) -> set[str]:
+def names_in(path: Path) -> set[str]:
     return set(re.findall(r"^def (test_\w+)\(", path.read_text("utf-8"), re.MULTILINE))
 
 
@@ -21,12 +21,12 @@ def test_tests_in_the_table_exist() -> None:
         found = re.findall(r"`(tests/[\w/]+\.py)::(test_\w+)`", row)
         assert found, row
         for file, name in found:
-            assert name in tests_of(ROOT / file), f"{file}::{name}"
+            assert name in names_in(ROOT / file), f"{file}::{name}"
         named |= set(found)
     here = {
         (path.relative_to(ROOT).as_posix(), name)
         for path in Path(__file__).parent.glob("test_*.py")
         if path != Path(__file__)
-        for name in tests_of(path)
+        for name in names_in(path)
     }
     assert here <= named, here - named

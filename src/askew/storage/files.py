@@ -227,6 +227,11 @@ def load_tensors(
                 tensors = {name: tensor.clone() for name, tensor in tensors.items()}
     except SafetensorError as error:
         raise ValueError(damaged(shown, str(error))) from None
+    except RuntimeError:
+        if Path(path).is_file():
+            raise
+        # Removed since: torch opens the file a second time, and says it in this way.
+        raise FileNotFoundError(checks.problem("path", "an askew file", shown)) from None
     if description.pop("checksum", None) != checksum(description, tensors):
         raise ValueError(damaged(shown, "its checksum does not fit"))
     return tensors, description
