@@ -22,8 +22,9 @@ from fuzzing.targets import Target, describe, generator, place, write_case
 
 __all__ = ["Counts", "fuzz", "run_cases", "table", "work"]
 
-# Seconds of processor time of one case; seconds without a step forward after which a process is taken for hung.
-SLOW, HUNG = 2.0, 60.0
+# Seconds of processor time of one case; without a step forward, such seconds after which a process is taken for hung,
+# and seconds of the clock, many more, as the machine may be busy.
+SLOW, HUNG, ASLEEP = 2.0, 30.0, 900.0
 # Bytes that a process may take beyond what it has when the first case comes.
 MEMORY = 1 << 30
 # Inputs that are kept of failures of the same kind at the same place.
@@ -154,17 +155,26 @@ def fuzz(target: Target, seed: int, first: int, cases: int, seconds: float, fold
 
 def _watch(process: subprocess.Popen[bytes], path: Path) -> str:
     """Wait for a process; end one that hangs, and say so."""
-    before, since = b"", time.monotonic()
+    before, since, used = b"", time.monotonic(), 0.0
     while process.poll() is None:
         now = path.read_bytes()
         if now != before:
-            before, since = now, time.monotonic()
-        elif time.monotonic() - since > HUNG:
+            before, since, used = now, time.monotonic(), _processor_time(process.pid)
+        elif _processor_time(process.pid) - used > HUNG or time.monotonic() - since > ASLEEP:
             process.kill()
             process.wait()
             return f"hang: more than {HUNG:g} s"
         time.sleep(0.05)
     return ""
+
+
+def _processor_time(number: int) -> float:
+    """Return the seconds that a process has computed for."""
+    try:
+        fields = Path(f"/proc/{number}/stat").read_text().rpartition(")")[2].split()
+    except OSError:  # it has just ended
+        return 0.0
+    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
 
 
 def table(results: list[Counts]) -> str:

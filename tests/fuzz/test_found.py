@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import gzip
 import io
 import json
@@ -277,3 +278,72 @@ def test_pages_of_signs_that_no_text_holds(tmp_path: Path, name: str) -> None:
     assert "<title>a\ufffdb</title>" in page.read_text("utf-8")
     storage.write_text(tmp_path / "b.html", name)
     assert (tmp_path / "b.html").read_text("utf-8") == "a\ufffdb"
+
+
+# ---------------------------------------------------------------------- numbers
+
+
+@pytest.mark.parametrize("name", ["nbd", "power", "bregman-gs", "widenorm"])
+def test_float32_that_overflows_on_the_way(name: str) -> None:
+    """A square of a square is beyond float32 from 4e9 on, though the value itself is not."""
+    torch.manual_seed(0)
+    divergence = askew.make(name, 2).requires_grad_(False)
+    sizes = torch.tensor([1e9, 1e10, 1e18, 1e25, 3e38])[:, None]
+    x, y = sizes * torch.tensor([1.0, 1.0]), sizes * torch.tensor([1.0, 0.5])
+    values = divergence(x, y)
+    assert (values > 0).all()  # also no NaN
+    assert (divergence(x, x.clone()) == 0).all()
+    truth = copy.deepcopy(divergence).double()(x.double(), y.double())
+    fits = truth < 1e38
+    assert fits[:2].all()
+    torch.testing.assert_close(values[fits].double(), truth[fits], rtol=1e-3, atol=0.0)
+    torch.testing.assert_close(divergence(x[1], y[1]), values[1])
+
+
+@pytest.mark.parametrize("name", ["nbd", "exponential", "euclidean", "mahalanobis", "mrn", "bregman-gs"])
+def test_one_huge_point_does_not_spoil_others(name: str) -> None:
+    torch.manual_seed(0)
+    divergence = askew.make(name, 2).requires_grad_(False)
+    points = torch.rand(20, 2)
+    points[3] = 3e38
+    matrix = divergence.pairwise(points, points)
+    truth = divergence(points[:, None], points[None])
+    others = torch.arange(20) != 3
+    torch.testing.assert_close(matrix[others][:, others], truth[others][:, others], rtol=5e-3, atol=1e-6)
+    assert matrix[3, 3] == 0
+
+
+@pytest.mark.parametrize("shape", [(1, 3), (3, 1), (3, 3)])
+def test_arrays_that_run_backwards(shape: tuple[int, int]) -> None:
+    """An array of one row or column counts as contiguous, whatever its strides are."""
+    points = (np.arange(np.prod(shape)).reshape(shape) + 1.0)[::-1, ::-1]
+    index = askew.search.ExactIndex("euclidean")
+    index.add(points)
+    assert index.search(points, 1)[0].max() == 0
+    assert askew.BregmanKMeans(1, random_state=0).fit(points).inertia_ >= 0
+    targets = np.ones(shape[0])[::-1]
+    history = askew.fit(
+        askew.make("mahalanobis", shape[1]), (points, points, targets), askew.losses.Regression(), steps=1
+    )
+    assert history.stopped == "finished"
+
+
+def test_bfloat16_in_estimators() -> None:
+    points = torch.tensor([[1.0], [2.0], [9.0]], dtype=torch.bfloat16)
+    assert sorted(askew.BregmanKMeans(2, random_state=0).fit(points).cluster_centers_.ravel()) == [1.5, 9.0]
+
+
+def test_rows_of_different_lengths() -> None:
+    ragged: Any = [[1.0], [1.0, 2.0]]
+    with pytest.raises(ValueError, match="rows of different lengths"):
+        askew.search.ExactIndex("euclidean").add(ragged)
+    with pytest.raises(ValueError, match="must be an array"):
+        askew.scores.ranking(ragged, [0, 1], [0, 1])
+
+
+def test_columns_that_describe_nothing(tmp_path: Path) -> None:
+    Columns.of(pandas.DataFrame({"a": [1.0, 2.0]})).save(tmp_path)
+    content = json.loads((tmp_path / "columns.json").read_bytes())
+    (tmp_path / "columns.json").write_text(json.dumps(content | {"used": []}))
+    with pytest.raises(ValueError, match="it does not describe columns"):
+        Columns.load(tmp_path)

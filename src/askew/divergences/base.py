@@ -18,6 +18,8 @@ __all__ = ["Divergence"]
 
 # Elements of the largest temporary that the blockwise `pairwise` makes (16 MiB of float32).
 BLOCK_ELEMENTS = 1 << 22
+# Pairs that are computed again in float64 at a time.
+BLOCK_PAIRS = 1 << 14
 
 
 class Divergence(Rebuildable, ABC):
@@ -146,7 +148,27 @@ class Divergence(Rebuildable, ABC):
             if total - total != 0.0:  # NaN or infinite; an overflow of finite points is not an error
                 checks.check_finite(x, "x", type(self).__name__)
                 checks.check_finite(y, "y", type(self).__name__)
+                return self._without_nan(x, y, result, matrix)
         return result
+
+    def _without_nan(self, x: Tensor, y: Tensor, result: Tensor, matrix: bool) -> Tensor:
+        """Return values of finite points in which float64 has done what overflows in float32 on the way."""
+        bad = result.isnan()
+        # While a gradient is recorded, NaN tells the training loop that weights have run away.
+        if result.dtype != torch.float32 or result.requires_grad or not bool(bad.any()):
+            return result
+        tensors = chain(self.named_parameters(), self.named_buffers())
+        wide = {f"module.{name}": t.double() for name, t in tensors if t.dtype == torch.float32}
+        if matrix:
+            i, j = bad.nonzero(as_tuple=True)
+        else:
+            x, y = (points.expand(*result.shape, points.shape[-1])[bad] for points in (x, y))
+            i = j = torch.arange(len(x))
+        values = [
+            functional_call(_Method(self, "_forward"), wide, (x[rows].double(), y[columns].double()))
+            for rows, columns in zip(i.split(BLOCK_PAIRS), j.split(BLOCK_PAIRS), strict=True)
+        ]
+        return result.masked_scatter(bad, torch.cat(values).to(result.dtype))
 
     def extra_repr(self) -> str:
         """Show the promises."""

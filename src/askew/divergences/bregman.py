@@ -88,7 +88,10 @@ class Bregman(Divergence):
             apart = h.any(1).nonzero()[:, 0]
             result = h.new_zeros(h.shape[0])
             if apart.numel():
-                result[apart] = self.potential._divergence(first[apart], second[apart], h[apart])
+                values = self.potential._divergence(first[apart], second[apart], h[apart])
+                if values.isnan().any():  # points so large that float32 overflows on the way
+                    values = self._without_nan(first[apart], second[apart], values, matrix=False)
+                result[apart] = values
             return result
 
         with torch.no_grad():

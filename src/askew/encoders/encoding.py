@@ -31,7 +31,10 @@ def as_points(points: ArrayLike | Tensor) -> Tensor:
         if points.is_complex():
             raise TypeError(checks.problem("points", "real numbers", points.dtype))
         return points.detach()
-    array = np.asarray(points)
+    try:
+        array = np.asarray(points)
+    except ValueError as error:
+        raise ValueError(checks.problem("points", "an array", f"rows of different lengths ({error})")) from None
     if array.dtype.kind in "biu":
         array = array.astype(np.float32)
     elif array.dtype.kind == "O" or array.dtype == np.longdouble:  # torch knows neither

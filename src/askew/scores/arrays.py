@@ -22,7 +22,10 @@ def to_array(values: Values) -> Array:
     if isinstance(values, Tensor):
         values = values.detach().cpu()
         return np.asarray(values.float() if values.dtype == torch.bfloat16 else values)
-    return np.asarray(values)
+    try:
+        return np.asarray(values)
+    except ValueError as error:
+        raise ValueError(checks.problem("values to be scored", "an array", f"no such thing ({error})")) from None
 
 
 def to_numbers(values: Values, name: str, owner: str) -> NDArray[np.float64]:

@@ -171,7 +171,9 @@ class Columns:
         try:
             used = tuple(_column(entry) for entry in content["used"])
             notes = tuple(str(note) for note in content["notes"])
-        except (KeyError, TypeError, ValueError):
+        except (KeyError, TypeError, ValueError, OverflowError):
+            used = ()
+        if not used:
             raise ValueError(storage.damaged(shown, "it does not describe columns")) from None
         return cls(used, notes)
 
