@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import re
 from html.parser import HTMLParser
 from pathlib import Path
 from random import Random
@@ -23,49 +24,18 @@ from fuzzing.targets import Target, check, place
 __all__ = ["TARGETS"]
 
 # All elements that the pages of askew have.
-TAGS = {
-    *[
-        "html",
-        "head",
-        "meta",
-        "title",
-        "style",
-        "link",
-        "body",
-        "header",
-        "main",
-        "footer",
-        "section",
-        "nav",
-        "aside",
-        "script",
-        "noscript",
-    ],
-    *[
-        "h1",
-        "h2",
-        "h3",
-        "p",
-        "ul",
-        "ol",
-        "li",
-        "dl",
-        "dt",
-        "dd",
-        "details",
-        "summary",
-        "figure",
-        "figcaption",
-        "img",
-        "div",
-        "span",
-        "br",
-        "a",
-    ],
-    *["strong", "em", "b", "i", "small", "code", "kbd", "table", "caption", "thead", "tbody", "tr", "th", "td"],
-    *["button", "label", "input", "select", "option", "fieldset", "legend", "output", "form", "datalist", "canvas"],
-    *["svg", "g", "text", "line", "circle", "polyline", "path", "rect", "defs", "pattern", "clippath"],
-}
+TAGS = frozenset(
+    re.findall(
+        r"\w+",
+        """
+        html head meta title style link body header main footer section nav aside script noscript
+        h1 h2 h3 p ul ol li dl dt dd details summary figure figcaption img div span br a
+        strong em b i small code kbd table caption thead tbody tr th td
+        button label input select option fieldset legend output form datalist canvas
+        svg g text line circle polyline path rect defs pattern clippath
+        """,
+    )
+)
 
 
 class Shape(HTMLParser):

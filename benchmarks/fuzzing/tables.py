@@ -13,9 +13,10 @@ from typing import Any
 import numpy as np
 import pandas
 
+from askew import storage
 from askew.tables import Columns, read_frame
 from fuzzing.changes import changed_bytes, changed_json, changed_text, hostile_string
-from fuzzing.targets import Target, check, place, put
+from fuzzing.targets import Target, check, put
 
 __all__ = ["TARGETS"]
 
@@ -188,7 +189,7 @@ def make_parquet(random: Random) -> Files:
     return {"head.parquet": changed_bytes(content, random, parquets())}
 
 
-# ---------------------------------------------------------------------- columns.json
+# ---------------------------------------------------------------------- descriptions of columns
 
 
 @functools.cache
@@ -196,9 +197,7 @@ def columns() -> dict[str, Any]:
     frame = pandas.DataFrame(
         {"size": [1.0, None, 3.0], "colour": list("rrb"), "day": ["2020-01-01"] * 2 + ["2020-01-05"]}
     )
-    Columns.of(frame).save(place())
-    content: dict[str, Any] = json.loads((place() / "columns.json").read_bytes())
-    return content
+    return Columns.of(frame).to_json()
 
 
 def make_columns(random: Random) -> Files:
@@ -207,12 +206,10 @@ def make_columns(random: Random) -> Files:
 
 
 def run_columns(case: Files) -> int:
-    put("columns.json", case["columns.json"])
-    found = Columns.load(place())
-    if found is not None:
-        frame = pandas.DataFrame({"size": [1.0, 2.0], "colour": ["r", "b"], "day": ["2020-01-01", None]})
-        points = found.encode(frame)
-        check(points.shape == (2, len(found.features)) and np.isfinite(points).all(), "points that are not finite")
+    found = Columns.from_json(storage.read_json(case["columns.json"], "columns"), "columns")
+    frame = pandas.DataFrame({"size": [1.0, 2.0], "colour": ["r", "b"], "day": ["2020-01-01", None]})
+    points = found.encode(frame)
+    check(points.shape == (2, len(found.features)) and np.isfinite(points).all(), "points that are not finite")
     return 1
 
 

@@ -195,7 +195,7 @@ def change(content: dict[str, Any], **changes: Any) -> bytes:
         (lambda line: line[:-20], "is damaged: it is no JSON"),
         (lambda line: b"", "is damaged: it is no JSON"),
         (lambda line: b"\xff\xfe", "is damaged: it is no JSON"),
-        (lambda line: b"[" * 100_000, "is damaged: it is no JSON"),
+        (lambda line: b"[" * 100_000, "is damaged: it is too deep"),
         (lambda line: b"3", "is damaged: it is no row of format 1 but has 'int'"),
         (lambda line: change(json.loads(line), format=2), "is damaged: it is no row of format 1 but has 2"),
         (lambda line: change(json.loads(line), seed=7), "is damaged: its key is '.*', but that of its settings is '"),
