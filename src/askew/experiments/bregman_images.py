@@ -370,7 +370,7 @@ BREGMNIST = _experiment(
     "bregmnist",
     "Divergence between digits, learned from images: test MSE",
     ("figure fig:bregMNIST_asym", "figure fig:bregMNIST_sym"),
-    {"toy": 0.1, "quick": 6.0, "paper": 10_000.0},
+    {"toy": 0.1, "quick": 3.0, "paper": 10_000.0},
     "the files of MNIST",
     _short(5_000, 4, "filters 16-32 in place of 32-64"),
 )
@@ -378,7 +378,7 @@ BREGCIFAR = _experiment(
     "bregcifar",
     "Divergence between classes of CIFAR-10, learned from images: test MSE",
     ("figure fig:bregCIFAR_asym",),
-    {"toy": 0.2, "quick": 9.0, "paper": 20_000.0},
+    {"toy": 0.2, "quick": 5.0, "paper": 20_000.0},
     "the files of CIFAR-10 and the published weights of ResNet20",
     _short(10_000, 5, "images of 16 x 16 pixels in place of 32 x 32, filters 16-32-64 in place of 32-64-128-256"),
     "So short a training learns little of the classes: all methods are near mean, and those that vary little among "

@@ -290,7 +290,7 @@ OVERLAP = Experiment(
     ("figure fig:overlap_result",),
     (MSE,),
     seeds={"toy": 1, "quick": 1, "paper": 5},
-    minutes={"toy": 0.1, "quick": 5.0, "paper": 15_000.0},
+    minutes={"toy": 0.1, "quick": 3.0, "paper": 15_000.0},
     cells=cells,
     run=run,
     needs=(
