@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import copy
 import gzip
+import hashlib
 import io
 import json
+import math
 import struct
 import zipfile
 from pathlib import Path
@@ -300,6 +302,33 @@ def test_float32_that_overflows_on_the_way(name: str) -> None:
     torch.testing.assert_close(divergence(x[1], y[1]), values[1])
 
 
+def test_exponentials_of_the_same_point_twice() -> None:
+    divergence = askew.make("exponential", 2)
+    x = torch.tensor([[1000.0, 1.0], [3e38, 2.0]])
+    assert divergence(x, x.clone()).tolist() == [0.0, 0.0]
+    assert divergence.pairwise(x, x).diagonal().tolist() == [0.0, 0.0]
+    assert divergence(x, x + torch.tensor([0.0, 1.0])).tolist() == pytest.approx([math.e, math.e**2])
+
+
+def test_faiss_part_that_declares_more_than_there_is(tmp_path: Path) -> None:
+    pytest.importorskip("faiss")
+    index = askew.search.FaissIndex("euclidean", kind="flat")
+    index.add(np.random.default_rng(0).random((9, 2)).astype(np.float32))
+    index.save(tmp_path)
+    (file,) = tmp_path.glob("faiss-*.index")
+    content = bytearray(file.read_bytes())
+    place = content.index(struct.pack("<Q", 9 * 3), 30)  # numbers of all keys
+    content[place : place + 8] = struct.pack("<Q", 1 << 36)
+    file.write_bytes(bytes(content))
+    description = json.loads((tmp_path / "index.json").read_bytes())
+    description.pop("checksum")
+    description["own"]["engine"]["sha256"] = hashlib.sha256(content).hexdigest()
+    description["checksum"] = storage.checksum(description)
+    (tmp_path / "index.json").write_text(json.dumps(description))
+    with pytest.raises(ValueError, match="damaged or cut short"):
+        askew.search.FaissIndex.load(tmp_path)
+
+
 @pytest.mark.parametrize("name", ["nbd", "exponential", "euclidean", "mahalanobis", "mrn", "bregman-gs"])
 def test_one_huge_point_does_not_spoil_others(name: str) -> None:
     torch.manual_seed(0)
@@ -330,13 +359,21 @@ def test_arrays_that_run_backwards(shape: tuple[int, int]) -> None:
 
 def test_bfloat16_in_estimators() -> None:
     points = torch.tensor([[1.0], [2.0], [9.0]], dtype=torch.bfloat16)
-    assert sorted(askew.BregmanKMeans(2, random_state=0).fit(points).cluster_centers_.ravel()) == [1.5, 9.0]
+    model = askew.BregmanKMeans(2, random_state=0).fit(points)
+    assert sorted(model.cluster_centers_.ravel()) == [1.5, 9.0]
+    assert (model.predict(points) == model.labels_).all()
+    learner = askew.DivergenceLearner("euclidean", encoder=None).fit(points.repeat(2, 1), [0, 0, 1, 0, 0, 1])
+    assert learner.score(points, [0, 0, 1]) == 1
 
 
 def test_rows_of_different_lengths() -> None:
     ragged: Any = [[1.0], [1.0, 2.0]]
     with pytest.raises(ValueError, match="rows of different lengths"):
         askew.search.ExactIndex("euclidean").add(ragged)
+    with pytest.raises(ValueError, match="Got rows of different lengths instead"):
+        askew.BregmanKMeans(1).fit(ragged)
+    with pytest.raises(TypeError, match="X of BregmanKMeans must be a table of numbers"):
+        askew.BregmanKMeans(1).fit({})
     with pytest.raises(ValueError, match="must be an array"):
         askew.scores.ranking(ragged, [0, 1], [0, 1])
 

@@ -17,6 +17,7 @@ from askew import checks
 from askew.clustering.frame import check_inside
 from askew.divergences import CATALOGUE, Bregman, Divergence, make, take_apart
 from askew.encoders import as_points, encode
+from askew.encoders.encoding import for_numpy
 
 __all__ = ["as_images", "as_table", "check_tolerance", "checked_weights", "has_encoder", "positive_only"]
 
@@ -37,10 +38,19 @@ def positive_only(divergence: object) -> bool:
 
 def as_table(estimator: BaseEstimator, X: ArrayLike, encoded: bool, name: str = "X") -> NDArray[Any]:
     """Return a table of floats after scikit-learn's checks; behind an encoder it may have any number of dimensions."""
-    if isinstance(X, Tensor) and X.dtype == torch.bfloat16:  # numpy has no such numbers
-        X = X.detach().float()
-    kinds = [np.float64, np.float32]
-    array: NDArray[Any] = check_array(X, dtype=kinds, order="C", allow_nd=encoded, estimator=estimator, input_name=name)
+    kinds, owner = [np.float64, np.float32], type(estimator).__name__
+    array: NDArray[Any]
+    try:
+        array = check_array(
+            for_numpy(X), dtype=kinds, order="C", allow_nd=encoded, estimator=estimator, input_name=name
+        )
+    except TypeError as error:
+        raise TypeError(checks.problem(f"{name} of {owner}", "a table of numbers", f"none ({error})")) from None
+    except ValueError as error:
+        if "inhomogeneous" not in str(error):
+            raise
+        must, got = "a table of numbers", "rows of different lengths"
+        raise ValueError(checks.problem(f"{name} of {owner}", must, got)) from None
     return array
 
 

@@ -35,6 +35,7 @@ from askew.clustering.minibatch import absorb, minibatch, reseed
 from askew.clustering.starts import STARTS, choose_start
 from askew.divergences import Bregman, take_apart
 from askew.encoders import as_points, encode
+from askew.encoders.encoding import for_numpy
 from askew.models import savable
 from askew.parallel import slices
 from askew.progress import progress_bar
@@ -412,7 +413,12 @@ class BregmanKMeans(ClassNamePrefixFeaturesOutMixin, TransformerMixin, ClusterMi
         """Return a table after fit, and its images."""
         check_is_fitted(self, "cluster_centers_")
         array = validate_data(
-            self, X, reset=False, dtype=[np.float64, np.float32], order="C", allow_nd=self.encoder_ is not None
+            self,
+            for_numpy(X),
+            reset=False,
+            dtype=[np.float64, np.float32],
+            order="C",
+            allow_nd=self.encoder_ is not None,
         )
         return array, self._images(array, self.encoder_, self.divergence_)
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import torch
 from numpy.typing import ArrayLike
@@ -10,7 +12,7 @@ from torch import Tensor, nn
 from askew import checks
 from askew.progress import progress_bar
 
-__all__ = ["as_points", "encode"]
+__all__ = ["as_points", "encode", "for_numpy"]
 
 # Numbers in a batch that goes through an encoder at a time.
 BATCH_ELEMENTS = 1 << 22
@@ -49,6 +51,17 @@ def as_points(points: ArrayLike | Tensor) -> Tensor:
     # What has one row counts as contiguous, whatever its strides are.
     fits = array.flags.writeable and min(array.strides, default=0) >= 0
     return torch.from_numpy(array if fits else array.copy())
+
+
+def for_numpy(values: Any) -> Any:
+    """Return a tensor of bfloat16, which numpy does not know, as float32; all else as it is.
+
+    Examples
+    --------
+    >>> for_numpy(torch.ones(1, dtype=torch.bfloat16)).dtype, for_numpy([1])
+    (torch.float32, [1])
+    """
+    return values.detach().float() if isinstance(values, Tensor) and values.dtype == torch.bfloat16 else values
 
 
 def encode(encoder: nn.Module | None, points: Tensor, progress: bool | None = False) -> Tensor:

@@ -20,6 +20,7 @@ from askew import checks
 from askew.checks import REAL
 from askew.divergences import CATALOGUE, Divergence, Embedded, make
 from askew.encoders import MLP, Standardize, encode
+from askew.encoders.encoding import for_numpy
 from askew.estimators.plans import Plan, mlp_activation
 from askew.search import ExactIndex
 from askew.training import History, TrainingDivergedError, fit
@@ -174,7 +175,7 @@ class BaseLearner(BaseEstimator):  # type: ignore[misc]
         """Return a table as float64 points after scikit-learn's checks."""
         if not reset:
             check_is_fitted(self, "divergence_")
-        array = validate_data(self, X, reset=reset, dtype=np.float64, order="C")
+        array = validate_data(self, for_numpy(X), reset=reset, dtype=np.float64, order="C")
         return as_tensor(array)
 
     def _tuples(self, tuples: ArrayLike, size: int, reset: bool = False) -> Floats:
@@ -184,7 +185,7 @@ class BaseLearner(BaseEstimator):  # type: ignore[misc]
         if not reset:
             check_is_fitted(self, "divergence_")
         array: Floats = check_array(
-            tuples, allow_nd=True, ensure_2d=False, dtype=np.float64, estimator=self, input_name=name
+            for_numpy(tuples), allow_nd=True, ensure_2d=False, dtype=np.float64, estimator=self, input_name=name
         )
         if array.ndim != 3 or array.shape[1] != size:
             mend = f"Columns of points are put together by numpy.stack([{', '.join('abc'[:size])}], axis=1)."

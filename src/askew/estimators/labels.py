@@ -16,6 +16,7 @@ from torch import Tensor, nn
 
 from askew import checks, pbdl, scores
 from askew.divergences import Divergence
+from askew.encoders.encoding import for_numpy
 from askew.estimators.base import BaseLearner, as_tensor
 from askew.estimators.plans import label_plan
 from askew.models import savable
@@ -99,7 +100,7 @@ class DivergenceLearner(TransformerMixin, BaseLearner):  # type: ignore[misc]
         ``StratifiedKFold(5, shuffle=True)``: a learner is no classifier, so they are not balanced by default.
         """
         check_is_fitted(self, "divergence_")
-        array, labels = validate_data(self, X, y, reset=False, dtype=np.float64)
+        array, labels = validate_data(self, for_numpy(X), y, reset=False, dtype=np.float64)
         images = self._images(as_tensor(array))
         with torch.inference_mode():
             matrix = self.divergence_.pairwise(images, torch.from_numpy(self.items_))
@@ -109,7 +110,7 @@ class DivergenceLearner(TransformerMixin, BaseLearner):  # type: ignore[misc]
 
     def _labelled(self, X: ArrayLike, y: ArrayLike) -> tuple[Tensor, Tensor, NDArray[Any]]:
         """Return points, labels as numbers, and labels as they were given."""
-        array, given = validate_data(self, X, y, dtype=np.float64, order="C")
+        array, given = validate_data(self, for_numpy(X), y, dtype=np.float64, order="C")
         with warnings.catch_warnings():  # many small classes are the rule in metric learning
             warnings.filterwarnings("ignore", "The number of unique classes", UserWarning)
             check_classification_targets(given)

@@ -122,7 +122,9 @@ def exponential(x: Tensor, y: Tensor, h: Tensor) -> Tensor:
     Overflows only where the result itself is too large.
     """
     bracket, from_x = _chi_bracket(h)
-    return torch.where(from_x, x, y).exp() * bracket
+    size = torch.where(from_x, x, y).exp()
+    # Zero times infinity is zero here: the same point twice, however large.
+    return torch.where(size.isinf() & (bracket == 0), 1, size) * bracket
 
 
 def power_divergence(x: Tensor, y: Tensor, h: Tensor, p: float) -> Tensor:

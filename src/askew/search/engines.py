@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from pathlib import Path
 from types import ModuleType
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from askew import checks
+from askew import checks, storage
 
 __all__ = [
     "KINDS",
@@ -22,6 +23,7 @@ __all__ = [
     "make_engine",
     "most_effort",
     "padded",
+    "read_engine",
     "search_engine",
 ]
 
@@ -178,6 +180,22 @@ def search_engine(
     _, rows = engine.search(np.ascontiguousarray(vectors), k, params=parameters)
     found: NDArray[np.int64] = rows
     return found
+
+
+def read_engine(faiss: ModuleType, path: Path) -> Any:
+    """Return the index in a file; none of its parts may be larger than the file, whatever it declares."""
+    limit = getattr(faiss, "set_deserialization_vector_byte_limit", None)  # not in older ones
+    before = faiss.get_deserialization_vector_byte_limit() if limit is not None else 0
+    try:
+        if limit is not None:
+            limit(path.stat().st_size)
+        return faiss.read_index(str(path))
+    except (RuntimeError, MemoryError) as error:
+        why = (str(error).splitlines() or ["it declares more than there is"])[0]
+        raise ValueError(storage.damaged(repr(str(path)), why)) from None
+    finally:
+        if limit is not None:
+            limit(before)
 
 
 def check_engine(faiss: ModuleType, kind: str, engine: Any, size: int, count: int, shown: str) -> Any:

@@ -25,6 +25,7 @@ from askew.search.engines import (
     make_engine,
     most_effort,
     padded,
+    read_engine,
     search_engine,
 )
 from askew.search.folder import PART, part_name
@@ -378,10 +379,7 @@ class FaissIndex(LocalIndex):
         path = folder / part_checked(name, shown_file)
         if _digest(path) != digest:
             raise ValueError(storage.damaged(repr(str(path)), "its checksum does not fit"))
-        try:
-            engine = self._faiss.read_index(str(path))
-        except RuntimeError as error:
-            raise ValueError(storage.damaged(repr(str(path)), str(error).splitlines()[0])) from None
+        engine = read_engine(self._faiss, path)
         size = features(self.kind, self._reduction.size)
         self._engine = check_engine(self._faiss, self.kind, engine, size, self._store.rows, repr(str(path)))
 
