@@ -182,13 +182,16 @@ def search_engine(
     return found
 
 
-def read_engine(faiss: ModuleType, path: Path) -> Any:
+def read_engine(faiss: ModuleType, path: Path, kind: str, size: int, count: int) -> Any:
     """Return the index in a file; none of its parts may be larger than the file, whatever it declares."""
+    # Of codes FAISS makes a table when it reads them: a number for each list, code and one of its values. There may be
+    # fewer items now than the index was made for.
+    table = 4 * CODES * size * lists_for(2 * count) if kind == "ivf-pq" else 0
     limit = getattr(faiss, "set_deserialization_vector_byte_limit", None)  # not in older ones
     before = faiss.get_deserialization_vector_byte_limit() if limit is not None else 0
     try:
         if limit is not None:
-            limit(path.stat().st_size)
+            limit(path.stat().st_size + table + 1)
         return faiss.read_index(str(path))
     except (RuntimeError, MemoryError) as error:
         why = (str(error).splitlines() or ["it declares more than there is"])[0]

@@ -379,8 +379,8 @@ class FaissIndex(LocalIndex):
         path = folder / part_checked(name, shown_file)
         if _digest(path) != digest:
             raise ValueError(storage.damaged(repr(str(path)), "its checksum does not fit"))
-        engine = read_engine(self._faiss, path)
         size = features(self.kind, self._reduction.size)
+        engine = read_engine(self._faiss, path, self.kind, size, self._store.rows)
         self._engine = check_engine(self._faiss, self.kind, engine, size, self._store.rows, repr(str(path)))
 
 
