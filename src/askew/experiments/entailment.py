@@ -303,8 +303,8 @@ ENTAILMENT = Experiment(
     run=run,
     needs=("lexent: GloVe vectors, HyperLex, BLESS, WBLESS", "wordnet: nouns, mammals"),
     claims=tuple(
-        Claim(f"NBD is ahead of {name}", score, ("nbd-paper", "nbd"), methods)
-        for score in ("bless-direction", "wbless-ap", "hyperlex")
+        Claim(f"{asked}: NBD is ahead of {name}", score, ("nbd-paper", "nbd"), methods)
+        for asked, score in (("BLESS", "bless-direction"), ("WBLESS", "wbless-ap"), ("HyperLex", "hyperlex"))
         for name, methods in (("cosine and Mahalanobis", ("cosine", "mahalanobis")), ("all other methods", OTHERS))
     ),
     notes=(

@@ -20,7 +20,7 @@ __all__ = ["Curve", "curves", "draw"]
 STYLES = ("-", "--", "-.", ":")
 COLUMNS = 3
 # Curves that span more than this factor are drawn on a logarithmic scale.
-WIDE = 30.0
+WIDE = 8.0
 
 
 @dataclass(frozen=True)
