@@ -126,15 +126,15 @@ def test_bad_input(X: object, options: dict[str, object], words: str) -> None:
         askew.BregmanKMeans(3, **options).fit(X)
 
 
-def test_two_workers_one_of_which_is_killed() -> None:
-    """Blocks that are lost with a worker are made again, and the centres are those found in memory."""
+def test_two_workers_that_are_killed() -> None:
+    """What is lost with one worker, and later with both, is made again, and the centres are those found in memory."""
     pytest.importorskip("distributed")
     script = Path(__file__).with_name("cluster_of_workers.py")
     result = subprocess.run([sys.executable, str(script)], capture_output=True, text=True, timeout=300, check=False)
     assert result.returncode == 0, result.stderr[-2000:]
     found = json.loads(result.stdout.splitlines()[-1])
-    assert found["gone"]
-    assert found["iterations"] > 3
+    assert found["gone"] >= 2
+    assert found["iterations"] > 6
     assert found["difference"] < 1e-8
     assert found["labels"] == 0
 

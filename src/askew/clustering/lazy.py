@@ -161,14 +161,12 @@ class Blocks:
         return self.dask.compute(tasks[0])[0]
 
     def sent(self, value: object) -> Any:
-        """Return a value that is sent to each worker once, however many tasks take it."""
-        try:
-            from distributed import get_client
+        """Return a value that is sent once, however many tasks and passes take it.
 
-            client: Any = get_client()
-            return client.scatter(value, broadcast=True, hash=False)
-        except (ImportError, ValueError):  # dask's own schedulers share memory with us
-            return self.dask.delayed(value, pure=False, traverse=False)
+        It is the result of a task that is kept by the cluster, not scattered: what was scattered is gone with the last
+        worker that has it (dask drops further copies after seconds), while a task is done again.
+        """
+        return self.dask.persist(self.dask.delayed(_itself, pure=False)(value))[0]
 
 
 def lazy_rows(X: Any, work: Callable[[Any], Any], dtype: Any, columns: int | None = None) -> Any:
@@ -205,6 +203,10 @@ def _rows_of(work: Callable[[Any], Any], dtype: Any, columns: int | None, block:
 def _unless_empty(work: Callable[..., Any], lens: Lens, block: NDArray[Any], *arguments: Any) -> Any:
     """Return what is made of a block; None of one without rows, as data frames have after a filter."""
     return work(lens, block, *arguments) if len(block) else None
+
+
+def _itself(value: object) -> object:
+    return value
 
 
 def _joined(add: Callable[[list[Any]], Any], parts: list[Any]) -> Any:
