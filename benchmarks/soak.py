@@ -18,6 +18,7 @@ from __future__ import annotations
 
 import argparse
 import contextlib
+import functools
 import multiprocessing
 import os
 import tempfile
@@ -41,18 +42,24 @@ DIM, ALWAYS, CHURN, K, QUERIES = 16, 20_000, 5_000, 10, 8
 # Seconds between two savings of the index.
 SAVE_EVERY = 15.0
 TOLERANCE = 1e-5
+# Seconds after which no search still runs that began before an item was removed.
+FORGET_AFTER = 60.0
 
 
-def points(first: int, count: int) -> np.ndarray:
+@functools.cache
+def pool() -> np.ndarray:
+    return np.random.RandomState(7).randn(ALWAYS + 4 * CHURN, DIM).astype(np.float32)
+
+
+def points(ids: np.ndarray) -> np.ndarray:
     """Return the items with some ids: each id has a point of its own, in any process."""
-    pool = np.random.RandomState(7).randn(ALWAYS + 4 * CHURN, DIM).astype(np.float32)
-    return pool[np.arange(first, first + count) % len(pool)]
+    return pool()[ids % len(pool())]
 
 
 def divergence() -> askew.Divergence:
     torch.manual_seed(0)
     model = askew.NeuralBregman(DIM).eval()
-    some = torch.from_numpy(points(0, 1000))
+    some = torch.from_numpy(points(np.arange(1000)))
     model.calibrate(some[:500], some[500:])
     return model
 
@@ -75,8 +82,7 @@ class Record:
 
 def check_values(model: askew.Divergence, queries: np.ndarray, values: np.ndarray, ids: np.ndarray) -> str:
     """Return what is wrong with the values of an answer, or nothing."""
-    pool = points(0, ALWAYS + 4 * CHURN)
-    items = torch.from_numpy(pool[ids.reshape(-1) % len(pool)])
+    items = torch.from_numpy(points(ids.reshape(-1)))
     with torch.no_grad():
         truth = model(torch.from_numpy(queries).repeat_interleave(ids.shape[1], 0), items).numpy().reshape(ids.shape)
     if not np.allclose(values, truth, rtol=TOLERANCE, atol=1e-7):
@@ -89,7 +95,7 @@ def check_values(model: askew.Divergence, queries: np.ndarray, values: np.ndarra
 def search(index: Any, model: askew.Divergence, kind: str, record: Record, stop: threading.Event, seed: int) -> None:
     random = np.random.RandomState(seed)
     own = ExactIndex(model)
-    own.add(points(0, ALWAYS))
+    own.add(points(np.arange(ALWAYS)))
     while not stop.is_set():
         queries = random.randn(QUERIES, DIM).astype(np.float32)
         begun = time.monotonic()
@@ -127,7 +133,8 @@ def change(index: Any, record: Record, stop: threading.Event, folder: Path, seed
             count = int(random.randint(1, 200))
             for one in range(following, following + count):
                 record.added[one] = time.monotonic()
-            index.add(points(following, count), ids=np.arange(following, following + count))
+            new = np.arange(following, following + count)
+            index.add(points(new), ids=new)
             there += range(following, following + count)
             following += count
         else:
@@ -138,6 +145,10 @@ def change(index: Any, record: Record, stop: threading.Event, folder: Path, seed
                 record.removed[one] = time.monotonic()
             there = [one for i, one in enumerate(there) if i not in set(chosen.tolist())]
         record.changes += 1
+        # What went long ago is known to be gone without its times, which would look like growth of the index.
+        while record.removed and next(iter(record.removed.values())) < time.monotonic() - FORGET_AFTER:
+            oldest = next(iter(record.removed))
+            del record.removed[oldest], record.added[oldest]
         if time.monotonic() - saved > SAVE_EVERY:
             index.save(folder)
             record.saved += 1
@@ -173,7 +184,7 @@ def resident() -> int:
 def soak(kind: str, seconds: float, threads: int, processes: int) -> Record:
     model = divergence()
     index: Any = ExactIndex(model) if kind == "exact" else FaissIndex(model, kind=kind)
-    index.add(points(0, ALWAYS))
+    index.add(points(np.arange(ALWAYS)))
     record, stop = Record(), threading.Event()
     context = multiprocessing.get_context("spawn")
     results = context.Queue()

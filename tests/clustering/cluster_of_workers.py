@@ -1,6 +1,6 @@
 """K-means on a cluster of two worker processes that are killed in the middle; prints how it differs.
 
-One is killed after the third iteration, and all that are there after the sixth: then nothing is left of what any worker held.
+One is killed after the third iteration, and all after the sixth: then nothing is left of what any worker held.
 
 python cluster_of_workers.py
 """
