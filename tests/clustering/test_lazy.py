@@ -126,6 +126,15 @@ def test_bad_input(X: object, options: dict[str, object], words: str) -> None:
         askew.BregmanKMeans(3, **options).fit(X)
 
 
+def test_saved_without_labels_that_are_not_computed(tmp_path: Path) -> None:
+    X = da.from_array(points(), chunks=(50, 3))
+    fitted = askew.BregmanKMeans(3, random_state=0).fit(X)
+    askew.save(fitted, tmp_path / "model")
+    again = askew.load(tmp_path / "model")
+    assert not hasattr(again, "labels_")
+    np.testing.assert_array_equal(again.predict(X).compute(), fitted.labels_.compute())
+
+
 def test_two_workers_that_are_killed() -> None:
     """What is lost with one worker, and later with both, is made again, and the centres are those found in memory."""
     pytest.importorskip("distributed")

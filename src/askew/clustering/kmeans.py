@@ -5,7 +5,6 @@ from __future__ import annotations
 import copy
 import warnings
 from collections.abc import Callable
-from dataclasses import replace
 from typing import Any, ClassVar
 
 import numpy as np
@@ -18,18 +17,10 @@ from sklearn.utils.validation import check_is_fitted, validate_data
 from torch import Tensor, nn
 
 from askew import checks
+from askew.clustering.blocks import Blocks, is_lazy, lazy_rows
 from askew.clustering.frame import Frame, as_bregman, check_inside, mean_row
 from askew.clustering.inputs import as_images, as_table, check_tolerance, checked_weights, has_encoder, positive_only
-from askew.clustering.lazy import (
-    Blocks,
-    Lens,
-    is_lazy,
-    lazy_kmeans,
-    lazy_objective,
-    lazy_rows,
-    lazy_start,
-    middle_and_variance,
-)
+from askew.clustering.lazy import Lens, best_of_runs, centred, encoded, lazy_objective, lazy_start
 from askew.clustering.lloyd import Clustering, lloyd, nearest, total
 from askew.clustering.minibatch import absorb, minibatch, reseed
 from askew.clustering.starts import STARTS, choose_start
@@ -320,32 +311,22 @@ class BregmanKMeans(ClassNamePrefixFeaturesOutMixin, TransformerMixin, ClusterMi
         blocks = Blocks(X, sample_weight, owner)
         encoder, divergence = take_apart(self.divergence, blocks.columns, owner)
         lens = Lens(encoder, as_bregman(divergence, owner), self.dual, owner)
-        if encoder is not None:
-            blocks, lens = blocks.encoded(lens), replace(lens, encoder=None)
-        mean, variance, count = middle_and_variance(blocks, lens)
+        blocks, lens = encoded(blocks, lens)
+        lens, middle, variance, count = centred(blocks, lens)
         self._check_count(count)
-        middle = Frame(mean, lens.divergence, None, self.dual).middle  # off the boundary
-        lens = replace(lens, middle=middle)
-        random = check_random_state(self.random_state)
-        runs = self._runs()
-        best: tuple[Tensor, Any, int] | None = None
+        random, runs = check_random_state(self.random_state), self._runs()
+
+        def start() -> Tensor:
+            """Return the first centres: those given, or by k-means||, which needs few passes over the data."""
+            if isinstance(self.init, str):
+                return lazy_start(blocks, lens, self.n_clusters, random)
+            return self._start(Frame(middle, lens.divergence, None, self.dual, middle), X, encoder, random, None)
+
         with progress_bar(self.progress, runs * self.max_iter, "k-means") as move:
-            for run in range(runs):
-                found = lazy_kmeans(
-                    blocks,
-                    lens,
-                    self._lazy_start(blocks, lens, encoder, X, random),
-                    self.max_iter,
-                    self.tol * variance,
-                    lambda iteration, run=run: move(run * self.max_iter + iteration),  # type: ignore[misc]
-                )
-                if best is None or found[1].value < best[1].value:
-                    best = found
-        if best is None:  # there is at least one run
-            raise RuntimeError("no start was run")
-        centres, sums, self.n_iter_ = best
+            found = best_of_runs(blocks, lens, start, runs, self.max_iter, self.tol * variance, move)
         self.encoder_, self.divergence_ = encoder, lens.divergence
-        self.cluster_centers_, self.inertia_, self.counts_ = centres.numpy(), float(sums.value), sums.weights
+        self.cluster_centers_, self.n_iter_ = found.centres.numpy(), found.n_iter
+        self.inertia_, self.counts_ = float(found.sums.value), found.sums.weights
         self._middle = middle.numpy()
         self.n_features_in_ = blocks.columns
         if blocks.names is not None:
@@ -359,15 +340,6 @@ class BregmanKMeans(ClassNamePrefixFeaturesOutMixin, TransformerMixin, ClusterMi
         light = copy.copy(self)
         light.__dict__.pop("labels_", None)
         return light
-
-    def _lazy_start(
-        self, blocks: Blocks, lens: Lens, encoder: nn.Module | None, X: Any, random: np.random.RandomState
-    ) -> Tensor:
-        """Return the first centres: those given, or by k-means||, which needs few passes over the data."""
-        if isinstance(self.init, str):
-            return lazy_start(blocks, lens, self.n_clusters, random)
-        middle = lens.middle if lens.middle is not None else torch.zeros(1)
-        return self._start(Frame(middle, lens.divergence, None, self.dual, middle), X, encoder, random, None)
 
     # ------------------------------------------------------------------ what comes in
 

@@ -6,10 +6,9 @@ worker is made again by dask from where it came from.
 
 from __future__ import annotations
 
-import copy
 import functools
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable
+from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -18,6 +17,7 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from askew import checks
+from askew.clustering.blocks import Blocks
 from askew.clustering.frame import Frame
 from askew.clustering.inputs import as_images
 from askew.clustering.lloyd import finite_planes, nearest, total
@@ -25,28 +25,12 @@ from askew.clustering.scanning import Scan
 from askew.clustering.starts import OVERSAMPLING, ROUNDS, choose_start
 from askew.divergences import Bregman
 
-__all__ = [
-    "Blocks",
-    "Lens",
-    "is_lazy",
-    "lazy_kmeans",
-    "lazy_objective",
-    "lazy_rows",
-    "lazy_start",
-    "middle_and_variance",
-]
+__all__ = ["Lens", "best_of_runs", "centred", "encoded", "lazy_objective", "lazy_start"]
 
-# Sums that are added by one task.
-BRANCHES = 16
 # Iterations without progress after which it is rounding alone that moves centres.
 STRIKES = 2
 
 Floats = NDArray[np.float64]
-
-
-def is_lazy(X: object) -> bool:
-    """Whether data are a collection of dask's, which is not in memory."""
-    return callable(getattr(X, "__dask_graph__", None))
 
 
 class Sums(NamedTuple):
@@ -95,136 +79,51 @@ class Lens:
         return Frame(images, self.divergence, None, self.dual, self.middle)
 
 
-# ---------------------------------------------------------------------- blocks
+def encoded(blocks: Blocks, lens: Lens) -> tuple[Blocks, Lens]:
+    """Return the images of all blocks, and how these are seen: as they are."""
+    if lens.encoder is None:
+        return blocks, lens
+    return blocks.mapped(_images, lens), replace(lens, encoder=None)
 
 
-class Blocks:
-    """The rows of a dask array or data frame, block by block.
-
-    Parameters
-    ----------
-    X
-        A dask array, ``(n, ...)``, or data frame of numbers.
-    weights
-        Weights of the rows, a dask array ``(n,)``; None for 1.
-    owner
-        Who asks, for errors.
-    """
-
-    def __init__(self, X: Any, weights: Any, owner: str) -> None:
-        dask = checks.optional_import("dask", "dask", f"{owner} of dask's data")
-        self.dask = dask
-        if hasattr(X, "to_dask_array"):  # a data frame
-            self.names: list[str] | None = [str(name) for name in X.columns]
-            self.columns = len(self.names)
-            self.blocks = [dask.delayed(np.asarray)(part) for part in X.to_delayed()]
-            if weights is not None:
-                mend = "Take X.to_dask_array(lengths=True)."
-                raise ValueError(
-                    checks.problem(f"sample_weight of {owner}", "None with a data frame of dask's", "given", mend)
-                )
-        else:
-            self.names, self.columns = None, int(X.shape[1]) if X.ndim > 1 else 0
-            if X.ndim < 2 or X.dtype.kind not in "fiub":
-                must = "a dask array of numbers of shape (n, dim)"
-                raise ValueError(checks.problem(f"X of {owner}", must, f"{X.dtype} of shape {X.shape}"))
-            whole = X.rechunk(dict.fromkeys(range(1, X.ndim), -1))
-            self.blocks = whole.to_delayed().ravel().tolist()
-            if weights is not None:
-                weights = weights.rechunk({0: whole.chunks[0]})
-        self.weights = [None] * len(self.blocks) if weights is None else weights.to_delayed().ravel().tolist()
-
-    def each(self, work: Callable[..., Any], lens: Any, *arguments: object) -> list[Any]:
-        """Return one task for each block: ``work(lens, block, weights, ...)``."""
-        task = self.dask.delayed(_unless_empty, pure=False)
-        return [task(work, lens, block, w, *arguments) for block, w in zip(self.blocks, self.weights, strict=True)]
-
-    def each_at_random(self, work: Callable[..., Any], lens: Any, seed: int, *arguments: object) -> list[Any]:
-        """Return one task for each block that draws: it gets a seed of its own, wherever it is computed."""
-        task = self.dask.delayed(_unless_empty, pure=False)
-        parts = enumerate(zip(self.blocks, self.weights, strict=True))
-        return [task(work, lens, block, w, (seed, number), *arguments) for number, (block, w) in parts]
-
-    def encoded(self, lens: Lens) -> Blocks:
-        """Return the images of all blocks, made once and kept where they are made."""
-        task, seen = self.dask.delayed(_encoded, pure=False), self.sent(lens)
-        images = self.dask.persist(*(task(seen, block) for block in self.blocks))
-        other = copy.copy(self)
-        other.blocks = list(images)
-        return other
-
-    def reduced(self, tasks: Sequence[Any], add: Callable[[list[Any]], Any]) -> Any:
-        """Return what all tasks give together, added in a tree so that no machine sees all parts; None if nothing."""
-        join = self.dask.delayed(_joined, pure=False)
-        while len(tasks) > 1:
-            tasks = [join(add, list(tasks[i : i + BRANCHES])) for i in range(0, len(tasks), BRANCHES)]
-        return self.dask.compute(tasks[0])[0]
-
-    def sent(self, value: object) -> Any:
-        """Return a value that is sent once, however many tasks and passes take it.
-
-        It is the result of a task that is kept by the cluster, not scattered: what was scattered is gone with the last
-        worker that has it (dask drops further copies after seconds), while a task is done again.
-        """
-        return self.dask.persist(self.dask.delayed(_itself, pure=False)(value))[0]
-
-
-def lazy_rows(X: Any, work: Callable[[Any], Any], dtype: Any, columns: int | None = None) -> Any:
-    """Return a dask array of what a function makes of each row: ``(n,)``, or ``(n, columns)``.
-
-    Parameters
-    ----------
-    X
-        A dask array ``(n, ...)`` or data frame.
-    work
-        Takes an array of some rows.
-    dtype, columns
-        Of what it returns.
-    """
-    if hasattr(X, "to_dask_array"):  # a data frame, whose parts keep their names
-        array, dask = (checks.optional_import(name, "dask", "Work on dask's data") for name in ("dask.array", "dask"))
-        work = functools.partial(_rows_of, work, dtype, columns)
-        shape = (float("nan"),) if columns is None else (float("nan"), columns)
-        parts = (dask.delayed(work, pure=False)(part) for part in X.to_delayed())
-        return array.concatenate([array.from_delayed(part, shape, dtype) for part in parts])
-    whole = X.rechunk(dict.fromkeys(range(1, X.ndim), -1))
-    work = functools.partial(_rows_of, work, dtype, columns)
-    if columns is None:
-        meta = np.empty((0,), dtype)
-        return whole.map_blocks(work, dtype=dtype, meta=meta, drop_axis=list(range(1, whole.ndim)))
-    meta = np.empty((0, columns), dtype)
-    return whole.map_blocks(work, dtype=dtype, meta=meta, chunks=(whole.chunks[0], (columns,)))
-
-
-def _rows_of(work: Callable[[Any], Any], dtype: Any, columns: int | None, block: Any) -> Any:
-    return work(block) if len(block) else np.empty((0,) if columns is None else (0, columns), dtype)
-
-
-def _unless_empty(work: Callable[..., Any], lens: Lens, block: NDArray[Any], *arguments: Any) -> Any:
-    """Return what is made of a block; None of one without rows, as data frames have after a filter."""
-    return work(lens, block, *arguments) if len(block) else None
-
-
-def _itself(value: object) -> object:
-    return value
-
-
-def _joined(add: Callable[[list[Any]], Any], parts: list[Any]) -> Any:
-    known = [part for part in parts if part is not None]
-    return add(known) if len(known) > 1 else next(iter(known), None)
-
-
-def _encoded(lens: Lens, block: NDArray[Any]) -> NDArray[Any]:
+def _images(lens: Lens, block: NDArray[Any]) -> NDArray[Any]:
     return lens.frame(block).points.numpy() if len(block) else np.zeros((0, 1))
 
 
 # ---------------------------------------------------------------------- k-means
 
 
-def lazy_kmeans(
+class Found(NamedTuple):
+    """What a run came to: its centres, the sums of their clusters, and its iterations."""
+
+    centres: Tensor
+    sums: Sums
+    n_iter: int
+
+
+def best_of_runs(
+    blocks: Blocks,
+    lens: Lens,
+    start: Callable[[], Tensor],
+    runs: int,
+    max_iter: int,
+    tol: float,
+    moved: Callable[[int], object],
+) -> Found:
+    """Run k-means some times, each from its own start, and return what has the lowest objective."""
+    return min(
+        (
+            _lloyd(blocks, lens, start(), max_iter, tol, lambda iteration, run=run: moved(run * max_iter + iteration))  # type: ignore[misc]
+            for run in range(runs)
+        ),
+        key=lambda found: found.sums.value,
+    )
+
+
+def _lloyd(
     blocks: Blocks, lens: Lens, centres: Tensor, max_iter: int, tol: float, moved: Callable[[int], object]
-) -> tuple[Tensor, Sums, int]:
-    """Run Lloyd's algorithm from centres; return the last ones, the sums of their clusters and the iterations."""
+) -> Found:
+    """Run Lloyd's algorithm from centres."""
     seen = blocks.sent(lens)
     view = Frame(centres.clone(), lens.divergence, None, lens.dual, lens.middle)  # for what needs no points
     least, strikes, iteration = np.inf, 0, 0
@@ -247,7 +146,7 @@ def lazy_kmeans(
         if shift <= tol or strikes == STRIKES:
             break
     final: Sums = blocks.reduced(blocks.each(_assigned, seen, centres, True), _added)
-    return centres, final, iteration
+    return Found(centres, final, iteration)
 
 
 def lazy_objective(blocks: Blocks, lens: Lens, centres: Tensor) -> float:
@@ -330,14 +229,17 @@ def _added_moments(parts: list[Moments]) -> Moments:
     return Moments(rows, sum(part.weight for part in parts), sum(part.number for part in parts), parts[0].dtype)
 
 
-def middle_and_variance(blocks: Blocks, lens: Lens) -> tuple[Tensor, float, int]:
-    """Return the mean image, ``(1, dim)``, the mean variance of its features, and the number of points."""
+def centred(blocks: Blocks, lens: Lens) -> tuple[Lens, Tensor, float, int]:
+    """Return how points are seen from their middle; the middle, the mean variance of features, the number of points."""
     first: Moments | None = blocks.reduced(blocks.each(_moments, lens, None), _added_moments)
     if first is None or first.weight == 0:
         raise ValueError(checks.problem(f"X of {lens.owner}", "with at least one point that has weight", "none"))
     mean = first.rows / first.weight
     second: Moments = blocks.reduced(blocks.each(_moments, lens, mean), _added_moments)
-    return torch.from_numpy(mean)[None].to(first.dtype), float((second.rows / first.weight).mean()), first.number
+    # The frame moves the mean off the boundary.
+    frame = Frame(torch.from_numpy(mean)[None].to(first.dtype), lens.divergence, None, lens.dual)
+    middle = frame.middle
+    return replace(lens, middle=middle), middle, float((second.rows / first.weight).mean()), first.number
 
 
 def lazy_start(blocks: Blocks, lens: Lens, k: int, random: np.random.RandomState) -> Tensor:
