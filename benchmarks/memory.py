@@ -73,12 +73,14 @@ def run(part: str, folder: Path) -> str:
     loss = askew.losses.AllTriplets(1.0)
     if part.startswith("train"):
         model = askew.NeuralBregman(dim)
+        some = tuple(torch.from_numpy(Rows(folder / f"{name}.npy").read(0, BATCH)) for name in ("points", "labels"))
         if part == "train":
             data: object = tuple(np.load(folder / f"{name}.npy", mmap_mode="r") for name in ("points", "labels"))
         else:
             data = RowBatches((Rows(table, names), Rows(table, "label")), BATCH, run=1024, mixed=8)
-        history = askew.fit(model, data, loss, steps=STEPS, batch_size=BATCH, seed=0, device="cpu", progress=False)
-        return f"loss {history['loss'][-1]:.3f}"
+        first = loss(model, *some)
+        askew.fit(model, data, loss, steps=STEPS, batch_size=BATCH, seed=0, device="cpu", progress=False)
+        return f"{STEPS} steps, loss of the first {BATCH} rows {first:.3f} before, {loss(model, *some):.3f} after"
     if part == "cluster":
         kmeans = askew.BregmanKMeans(CLUSTERS, divergence="itakura-saito", random_state=0)
         for block in Rows(table, names).blocks(8192):

@@ -28,7 +28,7 @@ from askew.divergences import Bregman, take_apart
 from askew.encoders import as_points, encode
 from askew.encoders.encoding import for_numpy
 from askew.models import savable
-from askew.parallel import slices
+from askew.parallel import release_memory, slices
 from askew.progress import progress_bar
 
 __all__ = ["BregmanKMeans"]
@@ -39,6 +39,8 @@ RANDOM_RUNS = 10
 LAZY_STARTS = ("k-means++", "k-means||")
 # Entries of a block of the matrix of divergences.
 BLOCK_ENTRIES = 1 << 20
+# Bytes of a batch from which on what was freed is given back after it, which then costs little beside the rest.
+LARGE_BATCH = 1 << 20
 
 Weights = NDArray[np.float64]
 
@@ -248,6 +250,9 @@ class BregmanKMeans(ClassNamePrefixFeaturesOutMixin, TransformerMixin, ClusterMi
         names = X if first else None
         self._keep(names, encoder, divergence, frame, absorbed.centres, labels, inertia, absorbed.counts)
         self.n_iter_, self._random = steps + 1, random
+        if points.nbytes > LARGE_BATCH:  # a stream of batches is to take the memory of one
+            del frame, points, array
+            release_memory()
         return self
 
     # ------------------------------------------------------------------ after fit

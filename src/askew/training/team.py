@@ -13,6 +13,8 @@ from askew.losses import LabelLoss, Loss, PairLoss
 
 __all__ = ["Team"]
 
+# Numbers in one message between processes, so that the copy of what is sent stays small.
+MESSAGE = 1 << 23
 # What torch hands from the forward to the backward pass; it takes any attribute.
 Context = Any
 
@@ -123,16 +125,18 @@ class Team:
         """Make the gradients those of the whole batch, in all processes."""
         if self.size == 1:
             return
+        gradients = []
         for parameter in model.parameters():
             if parameter.requires_grad:
                 if parameter.grad is None:
                     parameter.grad = torch.zeros_like(parameter)
-                distributed.all_reduce(parameter.grad)
+                gradients.append(parameter.grad)
         # The loss itself is computed by all alike: their gradients differ by rounding, and the mean is one of them.
-        for parameter in loss.parameters() if isinstance(loss, nn.Module) else ():
-            if parameter.grad is not None:
-                distributed.all_reduce(parameter.grad)
-                parameter.grad /= self.size
+        own = loss.parameters() if isinstance(loss, nn.Module) else ()
+        alike = [parameter.grad for parameter in own if parameter.grad is not None]
+        _add_over_processes(gradients + alike)
+        for gradient in alike:
+            gradient /= self.size
 
 
 class _Gathered(torch.autograd.Function):
@@ -179,6 +183,27 @@ class _Summed(torch.autograd.Function):
 def _gathered(rows: Tensor, sizes: list[int], rank: int, shared: bool = False) -> Tensor:
     result: Tensor = _Gathered.apply(rows, sizes, rank, shared)  # type: ignore[no-untyped-call]
     return result
+
+
+def _add_over_processes(tensors: list[Tensor]) -> None:
+    """Make each tensor the sum of those of all processes.
+
+    Many travel in one message: one costs milliseconds, however short it is.
+    """
+    kinds: dict[tuple[torch.dtype, torch.device], list[Tensor]] = {}
+    for tensor in tensors:
+        kinds.setdefault((tensor.dtype, tensor.device), []).append(tensor)
+    for alike in kinds.values():
+        while alike:
+            message = [alike.pop()]
+            size = message[0].numel()
+            while alike and size + alike[-1].numel() <= MESSAGE:
+                message.append(alike.pop())
+                size += message[-1].numel()
+            whole = torch.cat([tensor.reshape(-1) for tensor in message])
+            distributed.all_reduce(whole)
+            for tensor, part in zip(message, whole.split([tensor.numel() for tensor in message]), strict=True):
+                tensor.copy_(part.view_as(tensor))
 
 
 def _number(result: Tensor) -> Tensor:
