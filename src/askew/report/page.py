@@ -106,7 +106,8 @@ def _pictures(comparison: Comparison) -> list[Picture]:
         seeds = sorted({curve.seeds for curve in some})
         span = "to".join(f" {n} " for n in dict.fromkeys((seeds[0], seeds[-1]))).strip()
         many = "" if seeds[-1] == 1 else "s, 95 % band"
-        title = f"{comparison.experiment.title}: {name}, {comparison.scale} scale, {span} seed{many}"
+        what = comparison.experiment.title.removesuffix(f": {name}")
+        title = f"{what}: {name}, {comparison.scale} scale, {span} seed{many}"
         file = f"results-{comparison.experiment.name}-{comparison.scale}-{number}.png"
         try:
             pictures.append(Picture(file, title, draw(some, title)))
