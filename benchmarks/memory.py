@@ -91,6 +91,7 @@ def run(part: str, folder: Path) -> str:
     queries = Rows(folder / "points.npy").read(0, 100)
     before = index.search(queries, 10)[1]
     index.save(folder / "index")
+    del index
     again = askew.search.FaissIndex.load(folder / "index")
     same = bool((again.search(queries, 10)[1] == before).all())
     first = float((before[:, 0] == np.arange(100)).mean())

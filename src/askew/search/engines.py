@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import math
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from types import ModuleType
@@ -12,6 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from askew import checks, storage
+from askew.search.store import empty_rows
 
 __all__ = [
     "KINDS",
@@ -35,6 +38,9 @@ POINTS_PER_LIST = 64
 ROUNDS = 10
 # Values of one code of 8 bits.
 CODES = 256
+# FAISS makes no table for short codes; and bytes of one that is worth its memory whatever the codes take.
+WITHOUT_TABLE = -1
+SMALL_TABLE = 1 << 26
 # Links of a node of the graph, and how many are looked at while it is built.
 LINKS = 32
 BUILD_EFFORT = 80
@@ -116,8 +122,13 @@ def lists_for(count: int) -> int:
     return max(1, min(int(4 * math.sqrt(count)), count // 8))
 
 
-def make_engine(faiss: ModuleType, kind: str, codes: str, keys: NDArray[np.float32]) -> Any:
-    """Return an index of a kind, trained on padded keys and holding them in their order, as codes of some sort."""
+def make_engine(
+    faiss: ModuleType, kind: str, codes: str, keys: NDArray[np.float32], scratch: Path | None = None
+) -> Any:
+    """Return an index of a kind, trained on padded keys and holding them in their order, as codes of some sort.
+
+    What it is trained on is kept in a file in the folder ``scratch``, if there is one.
+    """
     count, size = keys.shape
     if kind == "flat":
         engine = faiss.IndexFlatIP(size)
@@ -139,6 +150,7 @@ def make_engine(faiss: ModuleType, kind: str, codes: str, keys: NDArray[np.float
             engine.pq.cp.niter = ROUNDS
             engine.pq.cp.max_points_per_centroid = POINTS_PER_LIST
             engine.pq.cp.min_points_per_centroid = 1
+            engine.use_precomputed_table = WITHOUT_TABLE
         engine.own_fields = True
         coarse.this.disown()
         engine.cp.niter = ROUNDS
@@ -147,11 +159,25 @@ def make_engine(faiss: ModuleType, kind: str, codes: str, keys: NDArray[np.float
     if not engine.is_trained:
         # FAISS draws the sample of its lists itself, but not that of its codes.
         most = max(1 << 16, POINTS_PER_LIST * lists_for(count))
-        sample = keys if count <= most else keys[:: -(-count // most)]
+        sample = keys
+        if count > most:
+            chosen = keys[:: -(-count // most)]
+            sample = empty_rows(len(chosen), size, np.float32, scratch)
+            sample[:] = chosen
         # For its codes it wants as many points as there are codes.
         engine.train(np.resize(sample, (CODES, size)) if kind == "ivf-pq" and count < CODES else sample)
     engine.add(keys)
+    if kind == "ivf-pq":
+        _add_table(engine)
     return engine
+
+
+def _add_table(engine: Any) -> None:
+    """Make the table that saves time in searches of short codes, where it is no larger than the codes."""
+    table = 4 * engine.nlist * engine.pq.M * engine.pq.ksub
+    if table <= max(SMALL_TABLE, engine.ntotal * engine.code_size):
+        engine.use_precomputed_table = 0  # let FAISS decide, and make it
+        engine.precompute_table()
 
 
 def most_effort(kind: str, engine: Any) -> int:
@@ -182,23 +208,34 @@ def search_engine(
     return found
 
 
-def read_engine(faiss: ModuleType, path: Path, kind: str, size: int, count: int) -> Any:
+def read_engine(faiss: ModuleType, path: Path, kind: str, count: int) -> Any:
     """Return the index in a file; none of its parts may be larger than the file, whatever it declares."""
-    # Of codes FAISS makes a table when it reads them: a number for each list, code and one of its values. There may be
-    # fewer items now than the index was made for.
-    table = 4 * CODES * size * lists_for(2 * count) if kind == "ivf-pq" else 0
-    limit = getattr(faiss, "set_deserialization_vector_byte_limit", None)  # not in older ones
-    before = faiss.get_deserialization_vector_byte_limit() if limit is not None else 0
+    with _limited(faiss, path.stat().st_size + 1):
+        try:
+            # The table of short codes is not in the file.
+            engine = faiss.read_index(str(path), faiss.IO_FLAG_SKIP_PRECOMPUTE_TABLE)
+        except (RuntimeError, MemoryError) as error:
+            why = (str(error).splitlines() or ["it declares more than there is"])[0]
+            raise ValueError(storage.damaged(repr(str(path)), why)) from None
+    if type(engine).__name__ == "IndexIVFPQ" and kind == "ivf-pq" and engine.ntotal == count:
+        _add_table(engine)
+    return engine
+
+
+@contextlib.contextmanager
+def _limited(faiss: ModuleType, size: int) -> Iterator[None]:
+    """Let FAISS read no more bytes into an array, and make no more lists, than a file can have."""
+    before = []
+    for what in ("vector_byte", "loop"):
+        setting = getattr(faiss, f"set_deserialization_{what}_limit", None)  # not in older ones
+        if setting is not None:
+            before.append((setting, getattr(faiss, f"get_deserialization_{what}_limit")()))
+            setting(size)
     try:
-        if limit is not None:
-            limit(path.stat().st_size + table + 1)
-        return faiss.read_index(str(path))
-    except (RuntimeError, MemoryError) as error:
-        why = (str(error).splitlines() or ["it declares more than there is"])[0]
-        raise ValueError(storage.damaged(repr(str(path)), why)) from None
+        yield
     finally:
-        if limit is not None:
-            limit(before)
+        for setting, value in before:
+            setting(value)
 
 
 def check_engine(faiss: ModuleType, kind: str, engine: Any, size: int, count: int, shown: str) -> Any:

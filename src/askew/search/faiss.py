@@ -197,7 +197,7 @@ class FaissIndex(LocalIndex):
             reduction = replace(reduction, radius=HEADROOM * max(sizes.whole, 1e-30))
             _fill_euclidean(keys[:, : reduction.size], reduction.radius)
         for codes in KINDS[kind].codes:
-            engine = make_engine(self._faiss, kind, codes, keys)
+            engine = make_engine(self._faiss, kind, codes, keys, self._scratch)
             effort, recall = (1, 1.0) if flat else self._first_effort(kind, engine, reduction, parts, keys)
             if recall >= _goal(self.recall_target):
                 break
@@ -380,7 +380,7 @@ class FaissIndex(LocalIndex):
         if _digest(path) != digest:
             raise ValueError(storage.damaged(repr(str(path)), "its checksum does not fit"))
         size = features(self.kind, self._reduction.size)
-        engine = read_engine(self._faiss, path, self.kind, size, self._store.rows)
+        engine = read_engine(self._faiss, path, self.kind, self._store.rows)
         self._engine = check_engine(self._faiss, self.kind, engine, size, self._store.rows, repr(str(path)))
 
 
