@@ -191,7 +191,7 @@ def test_two_arrays_of_one_name(tmp_path: Path) -> None:
         savemat(file, {"X": np.zeros(shape, np.uint8), "y": np.ones((1, 1), np.uint8)})
         contents.append(file.getvalue())
     path = write(tmp_path / "a.mat", contents[0] + contents[1][128:])
-    with pytest.raises(ValueError, match="two arrays of one name"):
+    with pytest.raises(ValueError, match="two arrays have one name"):
         _read_svhn([path])
 
 
@@ -383,3 +383,21 @@ def test_columns_that_describe_nothing() -> None:
     assert list(Columns.from_json(content, "file").features) == ["a"]
     with pytest.raises(ValueError, match="it does not describe columns"):
         Columns.from_json(content | {"used": []}, "file")
+
+
+def test_generalized_exponential_of_a_huge_point_twice() -> None:
+    divergence = askew.divergences.GeneralizedSymmetrized(askew.make("exponential", 2))
+    x = torch.tensor([[1e-17, 18522.0]])
+    assert divergence(x, x.clone()).item() == 0
+
+
+def test_member_that_says_it_is_longer_than_the_archive(tmp_path: Path) -> None:
+    """So much memory would be taken to read it."""
+    file = io.BytesIO()
+    np.savez(file, x=np.arange(3))
+    content = bytearray(file.getvalue())
+    place = content.rindex(b"PK\x01\x02")  # its line in the list of members
+    content[place + 20 : place + 24] = struct.pack("<I", 2**31)
+    path = write(tmp_path / "a.npz", bytes(content))
+    with pytest.raises(ValueError, match="members that say they are longer"):
+        storage.read_arrays(path)

@@ -20,6 +20,7 @@ from numpy.typing import NDArray
 
 from askew import checks
 from askew.data.files import Folder, Source, cache_folder, find, register
+from askew.data.mat import read_mat
 from askew.data.pickled import read_pickled
 from askew.storage import DEFLATE, atomic_write
 
@@ -310,35 +311,22 @@ def _batch(path: Path) -> Arrays:
 
 
 def _read_svhn(paths: Sequence[Path]) -> Arrays:
-    from scipy.io import loadmat, whosmat
-
     path = paths[0]
     must = "a .mat file of SVHN, format 2, with bytes X of 32 x 32 x 3 x n and y of n x 1"
-    # Looked at before the arrays are read, as they would take what they declare.
-    listed = _mat(path, must, whosmat)
-    declared = {name: (shape, kind) for name, shape, kind in listed}
-    if len(declared) < len(listed):  # which of two would be read?
-        raise _bad(path, must, "two arrays of one name")
-    shape, kind = declared.get("X", ((), "nothing"))
-    if len(shape) != 4 or shape[:3] != (32, 32, 3) or kind != "uint8":
-        raise _bad(path, must, f"X of {' x '.join(map(str, shape)) or 'no size'}, {kind}")
-    if math.prod(shape) > min(path.stat().st_size * DEFLATE, MOST_BYTES):
-        raise _bad(path, must, f"{path.stat().st_size} bytes that declare {math.prod(shape)}")
-    if declared.get("y") != ((shape[3], 1), "uint8"):
-        sizes, kind = declared.get("y", ((), "nothing"))
-        raise _bad(path, must, f"y of {' x '.join(map(str, sizes)) or 'no size'}, {kind}")
-    found = _mat(path, must, lambda path: loadmat(path, variable_names=["X", "y"]))
-    labels = _classes(path, found["y"][:, 0], 1)
-    return np.ascontiguousarray(found["X"].transpose(3, 2, 0, 1)), labels % 10  # zero is written as 10
-
-
-def _mat(path: Path, must: str, read: Callable[[Path], Any]) -> Any:
     try:
-        return read(path)
-    except Exception as error:  # scipy raises many kinds for a file that is no such one; all mean the same here
-        if isinstance(error, OSError) and error.errno is not None:
-            raise
-        raise _bad(path, must, f"one that cannot be read ({type(error).__name__}: {error})") from error
+        found = read_mat(path, MOST_BYTES)
+    except ValueError as error:
+        raise _bad(path, must, f"one that cannot be read: {error}") from error
+    missing = [name for name in ("X", "y") if name not in found]
+    if missing:
+        raise _bad(path, must, f"no bytes {missing[0]}")
+    pixels, labels = found["X"], found["y"]
+    if pixels.ndim != 4 or pixels.shape[:3] != (32, 32, 3):
+        raise _bad(path, must, f"X of {' x '.join(map(str, pixels.shape))}")
+    if labels.shape != (pixels.shape[3], 1):
+        raise _bad(path, must, f"y of {' x '.join(map(str, labels.shape))}")
+    # Zero is written as 10.
+    return np.ascontiguousarray(pixels.transpose(3, 2, 0, 1)), _classes(path, labels[:, 0], 1) % 10
 
 
 # ---------------------------------------------------------------------- STL-10

@@ -442,7 +442,9 @@ def _exponential_difference(x: Tensor, y: Tensor, h: Tensor) -> Tensor:
     """Return exp(x) - exp(y), where h = x - y."""
     grows = h > 0
     # The larger exponential is the factor, so that nothing overflows before the result does.
-    size = torch.where(grows, x, y).exp() * torch.expm1(torch.where(grows, -h, h))
+    larger, factor = torch.where(grows, x, y).exp(), torch.expm1(torch.where(grows, -h, h))
+    # Zero times infinity is zero here: the same point twice, however large.
+    size = torch.where(larger.isinf() & (factor == 0), 1, larger) * factor
     return torch.where(grows, -size, size)
 
 

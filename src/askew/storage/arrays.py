@@ -94,6 +94,8 @@ def read_arrays(path: str | os.PathLike[str]) -> dict[str, Array]:
                 if any(member.compress_type not in METHODS or member.flag_bits & 1 for member in members):
                     raise ValueError("its members are compressed in another way than by deflate")
                 declared = sum(member.file_size for member in members)
+                if any(member.compress_size > length for member in members):  # so much would be taken to read it
+                    raise ValueError(f"it has {length} bytes and members that say they are longer")
                 if declared > DEFLATE * length:
                     raise ValueError(f"it has {length} bytes that say they unpack to {declared}")
                 for member in members:
