@@ -71,8 +71,8 @@ def run_cases(
         except Exception as error:
             problem = describe(error)
             found.refused += not problem
-        if not problem and clock() - start > SLOW:
-            problem = f"slow: more than {SLOW:g} s"
+        if not problem and clock() - start > SLOW * target.work:
+            problem = f"slow: more than {SLOW * target.work:g} s"
         found.calls += 1
         found.rows += rows
         if problem:

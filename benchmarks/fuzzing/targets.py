@@ -47,6 +47,8 @@ class Target:
         Whether a case is bytes, so that a coverage-guided engine can make them.
     share
         Of the time, beside the 1 of others.
+    work
+        How many times longer than others a case may take: some do as much on purpose.
     """
 
     name: str
@@ -54,6 +56,7 @@ class Target:
     run: Callable[[Any], int]
     guided: bool = False
     share: int = 1
+    work: int = 1
 
 
 def generator(name: str, seed: int, number: int) -> Random:
