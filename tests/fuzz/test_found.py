@@ -401,3 +401,10 @@ def test_member_that_says_it_is_longer_than_the_archive(tmp_path: Path) -> None:
     path = write(tmp_path / "a.npz", bytes(content))
     with pytest.raises(ValueError, match="members that say they are longer"):
         storage.read_arrays(path)
+
+
+def test_text_of_numpy_with_numbers_that_are_no_characters(tmp_path: Path) -> None:
+    for code in (0x110000, 0xD800):
+        np.save(tmp_path / "a.npy", np.array([65, code], np.uint32).view("U1"))
+        with pytest.raises(ValueError, match="no characters"):
+            storage.read_array(tmp_path / "a.npy")

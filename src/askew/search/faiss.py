@@ -196,7 +196,9 @@ class FaissIndex(LocalIndex):
         if not flat:
             reduction = replace(reduction, radius=HEADROOM * max(sizes.whole, 1e-30))
             _fill_euclidean(keys[:, : reduction.size], reduction.radius)
+        engine: Any = None
         for codes in KINDS[kind].codes:
+            del engine  # not two at a time
             engine = make_engine(self._faiss, kind, codes, keys, self._scratch)
             effort, recall = (1, 1.0) if flat else self._first_effort(kind, engine, reduction, parts, keys)
             if recall >= _goal(self.recall_target):

@@ -21,6 +21,9 @@ Array = NDArray[Any]
 
 # Compression by deflate gives no more than this times the bytes that it takes.
 DEFLATE = 1032
+# The last character of Unicode, and the numbers that stand for halves of characters.
+LAST_CHARACTER = 0x10FFFF
+SURROGATES = (0xD800, 0xDFFF)
 METHODS = (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED)
 HEADERS = {(1, 0): np.lib.format.read_array_header_1_0, (2, 0): np.lib.format.read_array_header_2_0}
 # What reading a header or an archive raises where something is wrong in it; all mean the same here.
@@ -56,7 +59,7 @@ def read_array(path: str | os.PathLike[str]) -> Array:
         shape, order, dtype = _header(file, os.fstat(file.fileno()).st_size)
         if math.prod(shape) == 0:  # nothing to map
             return np.empty(shape, dtype)
-        return np.memmap(file, dtype, "r", file.tell(), shape, order)
+        return _readable(np.memmap(file, dtype, "r", file.tell(), shape, order))
 
 
 def read_arrays(path: str | os.PathLike[str]) -> dict[str, Array]:
@@ -110,7 +113,16 @@ def read_arrays(path: str | os.PathLike[str]) -> dict[str, Array]:
 def _unpacked(content: bytes) -> Array:
     file = io.BytesIO(content)
     shape, order, dtype = _header(file, len(content))
-    return np.frombuffer(content, dtype, math.prod(shape), file.tell()).reshape(shape, order=order)
+    return _readable(np.frombuffer(content, dtype, math.prod(shape), file.tell()).reshape(shape, order=order))
+
+
+def _readable(array: Array) -> Array:
+    """Return an array whose text, if it is text, has characters only: numpy takes any number for one."""
+    if array.dtype.kind == "U" and array.size:
+        codes = array.reshape(-1, order="A").view(array.dtype.byteorder.replace("=", "") + "u4")
+        if ((codes > LAST_CHARACTER) | ((codes >= SURROGATES[0]) & (codes <= SURROGATES[1]))).any():
+            raise ValueError("it has text with numbers that are no characters")
+    return array
 
 
 def _header(file: BinaryIO, length: int) -> tuple[tuple[int, ...], Any, np.dtype[Any]]:

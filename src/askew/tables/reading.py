@@ -138,6 +138,10 @@ def _parquet(path: Path, header: bool) -> DataFrame:
     try:
         _check_parquet(path)
         frame: DataFrame = pandas.read_parquet(path, engine="pyarrow")
+        for column in frame.columns:  # text is not looked at when it is read
+            held = frame[column].array
+            if hasattr(held, "__arrow_array__"):
+                pyarrow.array(held).validate(full=True)
     except (pyarrow.ArrowException, OSError) as error:
         raise ValueError(str(error)) from error
     # An index with a name is a column that somebody made the index.

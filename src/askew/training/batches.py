@@ -186,7 +186,8 @@ def _as_tensor(array: NDArray[Any], name: str, mapped: bool) -> Tensor:
             return torch.from_numpy(array)
     # A copy where torch could not share the memory: read-only, backwards, or of another byte order.
     shared = array.flags.writeable and forwards
-    array = np.array(array, dtype=array.dtype.newbyteorder("="), order="C", copy=not shared or None)
+    take = np.asarray if shared else np.array
+    array = take(array, dtype=array.dtype.newbyteorder("="), order="C")
     return torch.from_numpy(array)
 
 
