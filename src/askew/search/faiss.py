@@ -16,6 +16,7 @@ from numpy.typing import ArrayLike, NDArray
 from torch import Tensor
 
 from askew import checks, storage
+from askew.parallel import release_memory
 from askew.search.engines import (
     KINDS,
     candidates,
@@ -192,6 +193,8 @@ class FaissIndex(LocalIndex):
         keys = empty_rows(count, features(kind, reduction.size), np.float32, self._scratch)
         keys[:, size:] = 0
         fill_keys(keys[:, :size], reduction, parts)
+        if self._scratch is not None:  # memory is what matters then, and the codes come next
+            release_memory()
         sizes = sizes_of(keys[:, :size], owner)
         if not flat:
             reduction = replace(reduction, radius=HEADROOM * max(sizes.whole, 1e-30))
