@@ -91,7 +91,7 @@ def run_comparison(case: list[str]) -> int:
         title, note, feature, other, name, problem, choice, label, setting, value, remark, _ = texts
         scores = dict.fromkeys(("map", "auc", "knn", "purity", "rand", "seconds"), (0.9, 0.8))
         best = Standing(name, scores, (choice,), "", (0.9, 0.8))
-        worst = Standing("euclidean", {}, (), problem)
+        worst = Standing("euclidean", {}, (), problem or "it failed")  # one without scores has a problem
         board = Leaderboard((best, worst), 2, 12, 2, 2, (remark,))
         points = np.random.default_rng(0).normal(size=(12, 2))
         labels = np.array([label if i % 2 else "b" for i in range(12)], dtype=object)

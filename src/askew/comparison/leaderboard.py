@@ -100,8 +100,8 @@ class Leaderboard:
         Folds are the same for all, so that differences within a fold are compared. NaN where there is nothing to
         compare with.
         """
-        plain = next((one for one in self.standings if one.name == "euclidean" and DECIDES in one.scores), None)
-        if plain is None or DECIDES not in standing.scores:
+        plain = next((one for one in self.standings if one.name == "euclidean" and not one.problem), None)
+        if plain is None or standing.problem:
             return float("nan"), float("nan")
         gains = np.subtract(standing.scores[DECIDES], plain.scores[DECIDES])
         return float(gains.mean()), float(gains.std(ddof=1)) if len(gains) > 1 else float("nan")
