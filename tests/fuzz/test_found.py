@@ -20,6 +20,7 @@ import torch
 
 import askew
 from askew import storage
+from askew.clustering.lloyd import total
 from askew.data import load_table, read_tntp
 from askew.data.images import _jpegs, _read_svhn
 from askew.data.pickled import read_pickled
@@ -408,3 +409,7 @@ def test_text_of_numpy_with_numbers_that_are_no_characters(tmp_path: Path) -> No
         np.save(tmp_path / "a.npy", np.array([65, code], np.uint32).view("U1"))
         with pytest.raises(ValueError, match="no characters"):
             storage.read_array(tmp_path / "a.npy")
+
+
+def test_a_point_without_weight_that_is_infinitely_far() -> None:
+    assert total(torch.tensor([math.inf, 2.0]), np.array([0.0, 3.0])) == 6

@@ -191,7 +191,11 @@ def lloyd(
 
 def total(values: Tensor, weights: NDArray[np.float64] | None) -> float:
     """Return the weighted sum of the divergences of points, in float64."""
-    return float(values.double().sum() if weights is None else values.double() @ torch.from_numpy(weights))
+    if weights is None:
+        return float(values.double().sum())
+    own = torch.from_numpy(weights)
+    # A point without weight counts for nothing, even one that is infinitely far.
+    return float(torch.where(own == 0, 0, values.double()) @ own)
 
 
 def _objective(
