@@ -38,6 +38,7 @@ __all__ = [
     "check_widths",
     "in_function_transform",
     "inspectable",
+    "is_lazy",
     "optional_import",
     "problem",
     "transformed",
@@ -264,3 +265,8 @@ def optional_import(module: str, extra: str, purpose: str) -> ModuleType:
     except ImportError as error:
         line = f'pip install "askew[{extra}]"'
         raise ImportError(f"{purpose} needs the package {module!r}, which is not installed. Run: {line}") from error
+
+
+def is_lazy(X: object) -> bool:
+    """Whether data are a collection of dask's, which is not in memory."""
+    return callable(getattr(X, "__dask_graph__", None))

@@ -12,15 +12,10 @@ from numpy.typing import NDArray
 
 from askew import checks
 
-__all__ = ["Blocks", "is_lazy", "lazy_rows"]
+__all__ = ["Blocks", "lazy_rows"]
 
 # Sums that are added by one task.
 BRANCHES = 16
-
-
-def is_lazy(X: object) -> bool:
-    """Whether data are a collection of dask's, which is not in memory."""
-    return callable(getattr(X, "__dask_graph__", None))
 
 
 class Blocks:

@@ -17,7 +17,7 @@ from sklearn.utils.validation import check_is_fitted, validate_data
 from torch import Tensor, nn
 
 from askew import checks
-from askew.clustering.blocks import Blocks, is_lazy, lazy_rows
+from askew.clustering.blocks import Blocks, lazy_rows
 from askew.clustering.frame import Frame, as_bregman, check_inside, mean_row
 from askew.clustering.inputs import as_images, as_table, check_tolerance, checked_weights, has_encoder, positive_only
 from askew.clustering.lazy import Lens, best_of_runs, centred, encoded, lazy_objective, lazy_start
@@ -173,7 +173,7 @@ class BregmanKMeans(ClassNamePrefixFeaturesOutMixin, TransformerMixin, ClusterMi
             Weights of the points, ``(n,)``.
         """
         self._check_parameters()
-        if is_lazy(X):
+        if checks.is_lazy(X):
             return self._fit_lazy(X, sample_weight)
         array, encoder, divergence, points = self._take(X)
         weights = checked_weights(sample_weight, array, type(self).__name__)
@@ -260,7 +260,7 @@ class BregmanKMeans(ClassNamePrefixFeaturesOutMixin, TransformerMixin, ClusterMi
     @torch.no_grad()
     def predict(self, X: ArrayLike) -> NDArray[np.int32]:
         """Return the number of the nearest centre of each point, ``(n,)``; of dask's data, when it is computed."""
-        if is_lazy(X):
+        if checks.is_lazy(X):
             lazily: NDArray[np.int32] = lazy_rows(X, self._without_labels().predict, np.int32)
             return lazily
         _, points = self._again(X)
@@ -269,7 +269,7 @@ class BregmanKMeans(ClassNamePrefixFeaturesOutMixin, TransformerMixin, ClusterMi
     @torch.no_grad()
     def transform(self, X: ArrayLike) -> NDArray[Any]:
         """Return the divergence of each point to each centre (or, dual, from each centre), ``(n, n_clusters)``."""
-        if is_lazy(X):
+        if checks.is_lazy(X):
             work = self._without_labels().transform
             lazily: NDArray[Any] = lazy_rows(X, work, self.cluster_centers_.dtype, self.n_clusters)
             return lazily
@@ -295,7 +295,7 @@ class BregmanKMeans(ClassNamePrefixFeaturesOutMixin, TransformerMixin, ClusterMi
     @torch.no_grad()
     def score(self, X: ArrayLike, y: object = None, sample_weight: ArrayLike | None = None) -> float:
         """Return minus the objective of points: the larger, the nearer they are to their centres."""
-        if is_lazy(X):
+        if checks.is_lazy(X):
             check_is_fitted(self, "cluster_centers_")
             lens = Lens(self.encoder_, self.divergence_, self.dual, type(self).__name__, torch.from_numpy(self._middle))
             return -lazy_objective(Blocks(X, sample_weight, lens.owner), lens, torch.from_numpy(self.cluster_centers_))

@@ -231,11 +231,12 @@ def _added_moments(parts: list[Moments]) -> Moments:
 
 def centred(blocks: Blocks, lens: Lens) -> tuple[Lens, Tensor, float, int]:
     """Return how points are seen from their middle; the middle, the mean variance of features, the number of points."""
-    first: Moments | None = blocks.reduced(blocks.each(_moments, lens, None), _added_moments)
+    seen = blocks.sent(lens)
+    first: Moments | None = blocks.reduced(blocks.each(_moments, seen, None), _added_moments)
     if first is None or first.weight == 0:
         raise ValueError(checks.problem(f"X of {lens.owner}", "with at least one point that has weight", "none"))
     mean = first.rows / first.weight
-    second: Moments = blocks.reduced(blocks.each(_moments, lens, mean), _added_moments)
+    second: Moments = blocks.reduced(blocks.each(_moments, seen, mean), _added_moments)
     # The frame moves the mean off the boundary.
     frame = Frame(torch.from_numpy(mean)[None].to(first.dtype), lens.divergence, None, lens.dual)
     middle = frame.middle

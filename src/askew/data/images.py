@@ -314,7 +314,7 @@ def _read_svhn(paths: Sequence[Path]) -> Arrays:
     path = paths[0]
     must = "a .mat file of SVHN, format 2, with bytes X of 32 x 32 x 3 x n and y of n x 1"
     try:
-        found = read_mat(path, MOST_BYTES)
+        found = read_mat(path, ("X", "y"), MOST_BYTES)
     except ValueError as error:
         raise _bad(path, must, f"one that cannot be read: {error}") from error
     missing = [name for name in ("X", "y") if name not in found]

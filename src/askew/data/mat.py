@@ -13,7 +13,7 @@ from __future__ import annotations
 import math
 import struct
 import zlib
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from pathlib import Path
 from typing import BinaryIO
 
@@ -36,13 +36,15 @@ CHUNK = 1 << 20
 Read = Callable[[int], bytes]
 
 
-def read_mat(path: Path, most: int) -> dict[str, NDArray[np.uint8]]:
-    """Return the arrays of bytes in a file by their names; all others are passed over.
+def read_mat(path: Path, names: Collection[str], most: int) -> dict[str, NDArray[np.uint8]]:
+    """Return those of some arrays in a file that are there and are of bytes; all others are passed over.
 
     Parameters
     ----------
     path
         A file of version 5, bytes in the order of Intel's.
+    names
+        Of the arrays.
     most
         Bytes that an array may have.
 
@@ -53,6 +55,7 @@ def read_mat(path: Path, most: int) -> dict[str, NDArray[np.uint8]]:
     """
     length = path.stat().st_size
     found: dict[str, NDArray[np.uint8]] = {}
+    seen: set[str] = set()
     with path.open("rb") as file:
         head = file.read(HEADER)
         if len(head) < HEADER or head[124:128] != b"\x00\x01IM":
@@ -71,17 +74,18 @@ def read_mat(path: Path, most: int) -> dict[str, NDArray[np.uint8]]:
             if kind == MATRIX:
                 if room < 0:
                     raise ValueError("an array declares more than it can have")
-                name, array = _matrix(read, min(room, most))
-                if name in found:  # which of two would be meant?
+                name, array = _matrix(read, names, min(room, most))
+                if name in seen:  # which of two would be meant?
                     raise ValueError("two arrays have one name")
+                seen.add(name)
                 if array is not None:
                     found[name] = array
             file.seek(start + size)
     return found
 
 
-def _matrix(read: Read, room: int) -> tuple[str, NDArray[np.uint8] | None]:
-    """Return the name of an array and its values; None where these are not bytes."""
+def _matrix(read: Read, names: Collection[str], room: int) -> tuple[str, NDArray[np.uint8] | None]:
+    """Return the name of an array and its values; None where these are not bytes, or not asked for."""
     flags = _element(read, UINT32, 8)
     (flag,) = struct.unpack("<I", flags[:4]) if len(flags) == 8 else (0,)
     sizes = _element(read, INT32, LONGEST)
@@ -89,7 +93,7 @@ def _matrix(read: Read, room: int) -> tuple[str, NDArray[np.uint8] | None]:
         raise ValueError("an array has no shape")
     shape = struct.unpack(f"<{len(sizes) // 4}i", sizes)
     name = _element(read, INT8, LONGEST).decode("latin-1")
-    if flag & 0xFF != BYTES or flag & COMPLEX:
+    if name not in names or flag & 0xFF != BYTES or flag & COMPLEX:
         return name, None
     count = math.prod(shape)
     if min(shape) < 0 or count > room:
@@ -100,7 +104,7 @@ def _matrix(read: Read, room: int) -> tuple[str, NDArray[np.uint8] | None]:
     return name, np.frombuffer(values, np.uint8).reshape(shape, order="F")
 
 
-def _element(read: Read, wanted: int, most: int) -> bytes:
+def _element(read: Read, wanted: int, most: int) -> bytes | bytearray:
     """Return the content of the next element, which must have a type and no more than some bytes."""
     kind, size, small = _tag(read)
     if kind != wanted or size > most:
@@ -112,7 +116,7 @@ def _element(read: Read, wanted: int, most: int) -> bytes:
         content += read(min(CHUNK, size - len(content)))
     if size % 8:
         read(8 - size % 8)
-    return bytes(content)
+    return content
 
 
 def _tag(read: Read) -> tuple[int, int, bool]:

@@ -313,7 +313,7 @@ class _Packer:
             estimator: Any = value
             fitted = {name: getattr(value, name) for name in estimator._saved if hasattr(value, name)}
             # Labels of dask's data may be as large as the data, and predict gives them: they are not computed here.
-            fitted = {name: one for name, one in fitted.items() if not hasattr(one, "__dask_graph__")}
+            fitted = {name: one for name, one in fitted.items() if not checks.is_lazy(one)}
             return {
                 "estimator": type(value).__name__,
                 "parameters": estimator.get_params(deep=False),
