@@ -6,19 +6,25 @@ import contextlib
 import ctypes
 import datetime
 import errno
+import functools
+import json
 import os
 import resource
 import shutil
 import signal
 import sys
+import tempfile
 import time
 from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import torch
 from faults.scenes import CommandError, command, look, make, train
+from torch import distributed
 
+import askew
 from askew.data import download, images
 from askew.data.files import Source, register
 from askew.experiments import workers
@@ -40,6 +46,7 @@ __all__ = [
     "read_meanwhile",
     "too_little_room",
     "train",
+    "train_together",
     "try_to_make",
 ]
 
@@ -383,3 +390,68 @@ def fetch(server: str, folder: str, sha256: str) -> str:
     """Download a file from an address that has the number of this process in it."""
     register("a file", [Source("a.bin", f"{server}/{os.getpid()}/a.bin", sha256=sha256)])
     return str(download("a file", folder, progress=False)[0])
+
+
+# ---------------------------------------------------------------------- several processes that train together
+
+
+def train_together(file: str, size: int, victim: int = -1, stop: int = 0, patience: int = 60) -> list[Any]:
+    """Train in so many processes with one checkpoint, whose messages may take some seconds.
+
+    One of them, the victim, sends itself a signal in its eighth step. Returns the exit code of each process, what it
+    has learned or said, and the seconds from the signal on until the others have ended.
+    """
+    folder = Path(tempfile.mkdtemp())
+    children = []
+    for rank in range(size):
+        one = functools.partial(_train_as, folder, rank, size, file, stop if rank == victim else 0, patience)
+        children.append(forked(one))
+    codes = [0 if rank == victim else ended(child) for rank, child in enumerate(children)]
+    begun = folder / "signal"
+    seconds = time.time() - begun.stat().st_mtime if begun.exists() else 0.0
+    if victim >= 0:
+        os.kill(children[victim], signal.SIGKILL)  # it may only be stopped
+        codes[victim] = ended(children[victim])
+    found = [folder / str(rank) for rank in range(size)]
+    said = [json.loads(path.read_text("utf-8")) if path.exists() else None for path in found]
+    shutil.rmtree(folder)
+    return [codes, said, seconds]
+
+
+def _train_as(folder: Path, rank: int, size: int, file: str, stop: int, patience: int) -> None:
+    """Be one of the processes."""
+    random = np.random.default_rng(0)
+    points, labels = random.normal(size=(60, 4)), random.integers(3, size=60)
+    torch.manual_seed(0)
+    torch.set_default_dtype(torch.float64)
+    model = askew.Embedded(torch.nn.Linear(4, 3), askew.NeuralBregman(3, widths=(8,)))
+    calls = 0
+
+    def count(*_: object) -> None:
+        nonlocal calls
+        calls += 1
+        if stop and calls == 8:
+            (folder / "signal").touch()
+            os.kill(os.getpid(), stop)
+
+    if size > 1:
+        meeting, bound = f"file://{folder}/meeting", datetime.timedelta(seconds=patience)
+        distributed.init_process_group("gloo", init_method=meeting, rank=rank, world_size=size, timeout=bound)
+    try:
+        # In the middle of a step: the others wait for its images then.
+        model.encoder.register_forward_hook(count)
+        askew.fit(
+            model,
+            (points, labels),
+            askew.losses.AllTriplets(1.0),
+            steps=12,
+            batch_size=20,
+            seed=5,
+            checkpoint=file,
+            checkpoint_every=3,
+            calibrate=False,
+        )
+        said: object = [value for tensor in model.state_dict().values() for value in tensor.flatten().tolist()]
+    except Exception as error:
+        said = {"raised": type(error).__name__, "text": str(error)}
+    (folder / str(rank)).write_text(json.dumps(said), "utf-8")

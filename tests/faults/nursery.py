@@ -56,11 +56,14 @@ class Nursery:
 
 
 def sizes_of(subject: str, nursery: Nursery, folder: Path) -> list[int]:
-    """Return sizes that cut the files of a subject in half, or off their last byte."""
+    """Return sizes that cut the files of a subject in half, or off their end.
+
+    By more than a byte: times that are written into a file have now more and now fewer digits.
+    """
     nursery.child(("make", subject, folder / "sizes", 1), ("make", subject, folder / "sizes", 2))
     sizes = [path.stat().st_size for path in (folder / "sizes").rglob("*") if path.is_file()]
     assert sizes
-    return sorted({part for size in sizes for part in (size // 2, size - 1)})
+    return sorted({part for size in sizes for part in (size // 2, size - max(1, size // 16))})
 
 
 def serve() -> None:

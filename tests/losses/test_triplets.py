@@ -165,6 +165,35 @@ def test_all_triplets_equal_pytorch_metric_learning(n: int, step: float, margin:
     assert not torch.isclose(turned[0], wanted[0], rtol=1e-4)  # the anchor is the row
 
 
+@pytest.mark.parametrize("way", ["_of", "_by_torch"])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+@pytest.mark.parametrize(("n", "classes"), [(30, 3), (150, 30), (150, 2), (4, 1)])
+def test_anchors_that_processes_divide_among_them(n: int, classes: int, dtype: torch.dtype, way: str) -> None:
+    generator = torch.Generator().manual_seed(n)
+    matrix = torch.rand(n, n, generator=generator, dtype=dtype)
+    labels = torch.randint(classes, (n,), generator=generator)
+    loss = AllTriplets(0.3)
+    value, gradient = value_and_gradient(loss, matrix, labels)
+    sizes = [n // 3, 0, n - n // 3]
+    shares = []
+    for start, size in zip((0, n // 3, n // 3), sizes, strict=True):
+        own = matrix[start : start + size].roll(-start, 1).requires_grad_()
+        shares.append((start, own, labels.roll(-start)))
+    sums: list[Tensor] = []
+
+    def noted(term: Tensor) -> Tensor:
+        sums.append(term.detach())
+        return term
+
+    for _, own, names in shares:
+        getattr(loss, way)(own, names, noted)
+    for start, own, names in shares:
+        found = getattr(loss, way)(own, names, lambda term: term - term.detach() + sum(sums))
+        torch.testing.assert_close(found, value)
+        (slope,) = torch.autograd.grad(found, own)
+        torch.testing.assert_close(slope.roll(start, 1), gradient[start : start + len(own)])
+
+
 def test_large_values_with_a_small_margin_keep_their_digits() -> None:
     generator = torch.Generator().manual_seed(0)
     matrix = 1e4 + torch.rand(64, 64, generator=generator)
@@ -289,6 +318,90 @@ def test_a_batch_of_many_blocks(classes: int, monkeypatch: pytest.MonkeyPatch) -
     assert value.item() == pytest.approx(total / number, rel=1e-6)
     assert gradient.clamp_min(0).sum().item() == pytest.approx(1, rel=1e-4)
     assert gradient.sum(1).abs().max() < 1e-6  # no row gains by adding a constant
+
+
+# ---------------------------------------------------------------------- all triplets: some anchors at a time
+
+
+@pytest.mark.parametrize("n", [20, 150])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16])
+@pytest.mark.parametrize("inspected", [True, False])
+def test_shares_of_the_anchors_add_up(
+    n: int, dtype: torch.dtype, inspected: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also where one has no anchors at all; each way of counting is met."""
+    monkeypatch.setattr("askew.checks.inspectable", lambda *tensors: inspected)
+    generator = torch.Generator().manual_seed(n)
+    matrix = torch.rand(n, n, generator=generator, dtype=torch.float64).to(dtype)
+    labels = torch.randint(9, (n,), generator=generator)
+    value, gradient = value_and_gradient(AllTriplets(0.1), matrix, labels)
+    ends = [(0, 8), (8, 8), (8, n)]
+    terms: list[Tensor] = []
+
+    def note(term: Tensor) -> Tensor:
+        terms.append(term.detach())
+        return term
+
+    def total(term: Tensor) -> Tensor:
+        # As messages between processes do it: the sum of all, and the gradient of the own term.
+        return term + (sum(terms) - term).detach()
+
+    for add in (note, total):
+        for first, last in ends:
+            rows, names = matrix[first:last].roll(-first, 1), labels.roll(-first, 0)
+            found, slope = value_and_gradient(AllTriplets(0.1).of_rows, rows, names, add)
+            if add is total:
+                torch.testing.assert_close(found, value)
+                torch.testing.assert_close(slope.roll(first, 1), gradient[first:last])
+        assert len(terms) == 3
+
+
+def test_rows_with_wrong_labels() -> None:
+    text = r"^labels of AllTriplets must be a tensor of shape \(4,\), one for each row of the matrix\. Got \(4, 1\)"
+    with pytest.raises(ValueError, match=text):
+        AllTriplets().of_rows(torch.ones(2, 4), torch.zeros(4, 1), lambda term: term)
+    with pytest.raises(
+        TypeError, match=r"^matrix of AllTriplets must be float32, float64 or bfloat16\. Got torch.int64"
+    ):
+        AllTriplets().of_rows(torch.ones(2, 4, dtype=torch.int64), torch.zeros(4), lambda term: term)
+
+
+class Twice(AllTriplets):
+    def forward(self, matrix: Tensor, labels: Tensor) -> Tensor:
+        return 2 * super().forward(matrix, labels)
+
+
+class Doubling:
+    def forward(self, matrix: Tensor, labels: Tensor) -> Tensor:
+        return 2 * super().forward(matrix, labels)  # type: ignore[misc, no-any-return]
+
+
+class TwiceByMixture(Doubling, AllTriplets):
+    pass
+
+
+class TwiceByCall(AllTriplets):
+    def __call__(self, matrix: Tensor, labels: Tensor) -> Tensor:
+        return 2 * self.forward(matrix, labels)
+
+
+class TwiceInBoth(Twice):
+    def of_rows(self, rows: Tensor, labels: Tensor, add: module.Add) -> Tensor:
+        return 2 * super().of_rows(rows, labels, add)
+
+
+class Named(AllTriplets):
+    """Changes nothing of what is computed."""
+
+
+def test_anchors_are_divided_only_if_that_gives_what_a_call_gives() -> None:
+    assert [kind().divisible for kind in (AllTriplets, Named, TwiceInBoth)] == [True] * 3
+    assert [kind().divisible for kind in (Twice, TwiceByMixture, TwiceByCall)] == [False] * 3
+    hooked, replaced = AllTriplets(), AllTriplets()
+    hooked.register_forward_hook(lambda *_: None)
+    replaced.forward = Twice().forward  # type: ignore[method-assign]
+    assert not hooked.divisible
+    assert not replaced.divisible
 
 
 # ---------------------------------------------------------------------- hard and semi-hard

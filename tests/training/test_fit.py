@@ -554,3 +554,13 @@ def test_history_is_a_table() -> None:
 def test_public_names() -> None:
     assert askew.fit is fit
     assert askew.losses.Regression is Regression
+
+
+def test_masked_and_sparse_arrays_are_refused() -> None:
+    points, labels = np.random.RandomState(0).rand(20, 3), np.arange(20) % 2
+    hidden = np.ma.masked_array(points, points > 0.9)
+    with pytest.raises(ValueError, match="must be without masked entries"):
+        askew.fit(askew.NeuralBregman(3), (hidden, labels), askew.losses.AllTriplets(), steps=1, progress=False)
+    sparse = torch.from_numpy(points).to_sparse()
+    with pytest.raises(TypeError, match="must be a dense tensor"):
+        askew.fit(askew.NeuralBregman(3), (sparse, labels), askew.losses.AllTriplets(), steps=1, progress=False)

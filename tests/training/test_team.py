@@ -11,17 +11,60 @@ import pytest
 import torch
 
 SCRIPT = Path(__file__).with_name("together.py")
-CASES = (
+ALIKE = (
     "labels/encoder",
     "labels/no-encoder",
+    "labels/own-matrix",
     "labels/loader",
     "labels-list/encoder",
+    "labels-twice/encoder",
     "pairs/encoder",
     "pairs/loader",
+    "labels/validated",
+    "labels/validated-by-loader",
     "triplets/encoder",
     "function/encoder",
-    "pairs/resumed",
+    "learned/encoder",
+    # A process without rows, from the beginning or after its loader has run out.
+    "labels/tiny",
+    "labels/empty",
+    "labels/uneven",
+    "labels/stream",
+    "labels-list/uneven",
+    "pairs/tiny",
+    "pairs/uneven",
+    "triplets/tiny",
+    "function/tiny",
+    "function/uneven",
 )
+# Errors of two processes, and whether one alone has them as well.
+WRONG = {
+    "labels/column": (
+        "ValueError: labels of AllTriplets must be a tensor of shape (67,), one for each row of the matrix. "
+        "Got (67, 1) instead.",
+        True,
+    ),
+    "labels/short": (
+        "ValueError: the parts of a batch given to fit must be equally long. Got points {rows}, labels {less} instead.",
+        False,
+    ),
+    "labels/other-data": (
+        "ValueError: data of fit must be the same in all processes. Got other data in process 1 instead. "
+        "Give each the whole arrays, of which it takes its rows, or a loader of its own.",
+        False,
+    ),
+    "pairs/other-size": (
+        "ValueError: batch_size of fit must be the same in all processes. Got 33 and, in process 1, 34 instead.",
+        False,
+    ),
+    "labels-own/encoder": (
+        "TypeError: the method of() of OwnWay must be that of LabelLoss, PairLoss or TripletLoss where several "
+        "processes train together. Got another one instead. Override forward, which gets the values of all, or give "
+        "fit a function that is a mean over rows.",
+        False,
+    ),
+}
+CASES = (*ALIKE, *WRONG, "pairs/resumed")
 pytestmark = pytest.mark.skipif(not torch.distributed.is_gloo_available(), reason="torch was built without gloo")
 
 
@@ -48,7 +91,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     (resumed / "checkpoint").write_bytes((together / "checkpoint").read_bytes())
     commands = [sys.executable, str(SCRIPT), str(resumed), "0", "1", "pairs/resumed"]
     subprocess.run(commands, check=True, capture_output=True, timeout=300)
-    for path in [*alone.glob("*.npz")]:
+    for path in [*alone.glob("*.npz"), *alone.glob("*.txt")]:
         (together / path.name).write_bytes(path.read_bytes())
     (together / "resumed.npz").write_bytes((resumed / "pairs-resumed-1-0.npz").read_bytes())
     return together
@@ -61,7 +104,7 @@ def assert_same(first: Path, second: Path) -> None:
             np.testing.assert_allclose(one[name], other[name], rtol=1e-8, atol=1e-10, err_msg=name)
 
 
-@pytest.mark.parametrize("case", [case for case in CASES if case != "pairs/resumed"])
+@pytest.mark.parametrize("case", ALIKE)
 def test_two_processes_do_what_one_does(case: str, folder: Path) -> None:
     name = case.replace("/", "-")
     assert_same(folder / f"{name}-1-0.npz", folder / f"{name}-2-0.npz")
@@ -77,3 +120,15 @@ def test_one_process_takes_up_what_two_began(folder: Path) -> None:
     """The checkpoint is written once, and knows nothing of the number of processes."""
     assert_same(folder / "resumed.npz", folder / "pairs-resumed-1-0.npz")
     assert not (folder / "pairs-resumed-2-0.npz").exists()
+
+
+@pytest.mark.parametrize("case", WRONG)
+def test_all_processes_say_the_same_of_what_is_wrong(case: str, folder: Path) -> None:
+    """Otherwise one would wait for the others, or die of their death."""
+    text, alone = WRONG[case]
+    name = case.replace("/", "-")
+    for rank, rows in enumerate((34, 33)):
+        said = (folder / f"{name}-2-{rank}.txt").read_text("utf-8")
+        assert said == text.format(rows=rows, less=rows - 1)
+    if alone:
+        assert (folder / f"{name}-1-0.txt").read_text("utf-8") == text

@@ -6,7 +6,7 @@ python together.py FOLDER RANK SIZE CASE...
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +19,8 @@ from askew import losses
 from askew.encoders import MLP
 
 STOP_AFTER = 3
+# Ways to train whose data comes from loaders, each process having its own.
+LOADERS = ("loader", "empty", "uneven", "stream", "column", "short", "validated")
 
 
 class StoppedError(Exception):
@@ -27,6 +29,51 @@ class StoppedError(Exception):
 
 def plain_mean(model: nn.Module, x: Tensor, y: Tensor, targets: Tensor) -> Tensor:
     return (model(x, y) - targets).abs().mean()
+
+
+class LearnedMean(nn.Module):
+    """The same with a factor that is learned."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.factor = nn.Parameter(torch.ones((), dtype=torch.float64))
+
+    def forward(self, model: nn.Module, x: Tensor, y: Tensor, targets: Tensor) -> Tensor:
+        return (self.factor * model(x, y) - targets).abs().mean()
+
+
+class Twice(losses.AllTriplets):
+    def forward(self, matrix: Tensor, labels: Tensor) -> Tensor:
+        return 2 * super().forward(matrix, labels)
+
+
+class OwnWay(losses.AllTriplets):
+    def of(self, model: askew.Divergence, *batch: Tensor) -> Tensor:
+        return 2 * super().of(model, *batch)
+
+
+class OwnMatrix(askew.Embedded):
+    def pairwise(self, x: Tensor, y: Tensor) -> Tensor:
+        return 2 * super().pairwise(x, y)
+
+
+class Some(nn.Module):
+    """An encoder that refuses to work for nothing, as those of batch normalisation and others do."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        if len(x) == 0:
+            raise ValueError("there are no rows")
+        return x
+
+
+class Stream:
+    """Batches that nobody has counted."""
+
+    def __init__(self, batches: Sequence[tuple[Tensor, ...]]) -> None:
+        self.batches = batches
+
+    def __iter__(self) -> Iterator[tuple[Tensor, ...]]:
+        return iter(self.batches)
 
 
 def descent(parameters: Sequence[nn.Parameter]) -> torch.optim.Optimizer:
@@ -58,43 +105,84 @@ def data_of(kind: str) -> tuple[Tensor, ...]:
     return points[0], points[1], (points[0] - points[1]).square().sum(1)
 
 
+def shares(data: tuple[Tensor, ...], how: str, rank: int, size: int) -> list[tuple[Tensor, ...]]:
+    """Return the batches of a process; together they are those of the one that is alone."""
+    if how in ("uneven", "stream"):  # the first of two has three, the second two
+        pieces = list(zip(*(part.tensor_split(5) for part in data), strict=True))
+        if size == 1:
+            pieces = [tuple(map(torch.cat, zip(*pieces[i : i + 2], strict=True))) for i in range(0, 5, 2)]
+        return pieces[rank::size]
+    if how == "empty":  # the first of two has all rows
+        return [tuple(part if rank == 0 else part[:0] for part in data)]
+    own = tuple(part.tensor_split(size)[rank] for part in data)
+    if how == "column":
+        own = (own[0], own[1][:, None])
+    if how == "short":
+        own = (own[0], own[1][:-1])
+    return [own]
+
+
 LOSSES: dict[str, Callable[[], Any]] = {
     "labels": lambda: losses.AllTriplets(0.2),
+    "labels-twice": lambda: Twice(0.2),
+    "labels-own": lambda: OwnWay(0.2),
     "labels-list": losses.Listwise,
     "pairs": losses.Regression,
     "triplets": lambda: losses.TripletMargin(0.2),
     "function": lambda: plain_mean,
+    "learned": LearnedMean,
 }
 
 
 def train(folder: Path, rank: int, size: int, case: str) -> None:
     kind, _, how = case.partition("/")
     torch.manual_seed(rank)  # processes begin with other weights, and must agree on those of the first
-    encoded = askew.Embedded(MLP(6, 4, (8,)), askew.NeuralBregman(4, widths=(8, 8)))
+    wrapper = OwnMatrix if how == "own-matrix" else askew.Embedded
+    encoded = wrapper(nn.Sequential(Some(), MLP(6, 4, (8,))), askew.NeuralBregman(4, widths=(8, 8)))
     model = (askew.NeuralBregman(6, widths=(8, 8)) if how == "no-encoder" else encoded).double()
-    data: object = data_of(kind)
-    if how == "loader":  # each process has rows of its own; together they are those of the one that is alone
-        data = [tuple(part.tensor_split(size)[rank] for part in data_of(kind))]
+    given = data_of(kind)
+    data: object = given
+    if how in LOADERS:
+        data = shares(given, how, rank, size)
+        data = Stream(data) if how == "stream" else data
+    if how == "other-data":
+        data = tuple(part[: 67 - rank] for part in given)
+    validation: object = None
+    if how == "validated":  # arrays where training has loaders
+        validation = given
+    if how == "validated-by-loader":
+        validation = shares(given, "uneven", rank, size)
+    loss = LOSSES[kind]()
+    name = case.replace("/", "-")
     try:
         history = askew.fit(
             model,
             data,
-            LOSSES[kind](),
-            steps=6,
-            batch_size=33,
+            loss,
+            epochs=2,
+            steps=None if how in ("uneven", "other-data") else 6,
+            batch_size=1 if how == "tiny" else 33 + rank if how == "other-size" else 33,
             optimizer=stopping if how == "resumed" else descent,
             checkpoint=folder / "checkpoint" if how == "resumed" else None,
             checkpoint_every=STOP_AFTER,
             clip=5.0,
             warmup=0.0,
-            calibrate=how != "loader",
+            calibrate=how not in LOADERS,
+            validation=validation,
             seed=3,
             device="cpu",
         )
     except StoppedError:
         return
+    except (TypeError, ValueError) as error:
+        (folder / f"{name}-{size}-{rank}.txt").write_text(f"{type(error).__name__}: {error}", "utf-8")
+        return
     weights = {name: tensor.numpy() for name, tensor in model.state_dict().items()}
-    np.savez(folder / f"{case.replace('/', '-')}-{size}-{rank}.npz", loss=history["loss"], **weights)
+    if isinstance(loss, LearnedMean):
+        weights["factor"] = loss.factor.detach().numpy()
+    if validation is not None:
+        weights["validation"] = np.array(history["validation"])
+    np.savez(folder / f"{name}-{size}-{rank}.npz", loss=history["loss"], **weights)
 
 
 def main(folder: Path, rank: int, size: int, cases: Sequence[str]) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from abc import ABC, abstractmethod
+from collections.abc import Callable
 from numbers import Real
 from typing import ClassVar
 
@@ -13,8 +14,10 @@ from torch import Tensor, nn
 from askew import checks
 from askew.divergences import Divergence, Embedded
 
-__all__ = ["LabelLoss", "Loss", "PairLoss", "TripletLoss"]
+__all__ = ["AnchorwiseLoss", "LabelLoss", "Loss", "PairLoss", "TripletLoss"]
 
+# Adds up a tensor over processes.
+Add = Callable[[Tensor], Tensor]
 # Larger margins would overflow in single precision once they are added to something.
 LARGEST_MARGIN = 1e30
 
@@ -49,6 +52,40 @@ class LabelLoss(Loss):
         return result
 
 
+class AnchorwiseLoss(LabelLoss):
+    """A loss whose terms belong to one anchor each, so that processes can divide the anchors among them.
+
+    A subclass that overrides ``forward`` overrides :meth:`of_rows` to match. If it does not, :attr:`divisible` is
+    false, and ``forward`` gets the whole matrix in each process.
+    """
+
+    @property
+    def divisible(self) -> bool:
+        """Whether ``of_rows`` matches a call of the loss: ``forward`` was not overridden without it, nor hooked."""
+        if "forward" in vars(self) or self._forward_hooks or self._forward_pre_hooks:
+            return False
+        for kind in type(self).__mro__:
+            if "of_rows" in vars(kind):
+                return True
+            if "forward" in vars(kind) or "__call__" in vars(kind):
+                return False
+        return False
+
+    @abstractmethod
+    def of_rows(self, rows: Tensor, labels: Tensor, add: Add) -> Tensor:
+        """Return the loss of a batch of which each process has some rows, the same in all of them.
+
+        Parameters
+        ----------
+        rows
+            The matrix of the first m points and all of them, ``(m, n)``.
+        labels
+            The labels of all points, ``(n,)``.
+        add
+            Adds up what the processes have; the gradient goes to what each of them gave.
+        """
+
+
 class PairLoss(Loss):
     """A loss of values against targets: ``loss(values, targets)``, ``(n,), (n,) -> ()``."""
 
@@ -81,10 +118,16 @@ def check_labels(matrix: Tensor, labels: Tensor, owner: str) -> None:
     mend = "Make it with divergence.pairwise(x, x)."
     if not (isinstance(matrix, Tensor) and matrix.ndim == 2 and matrix.shape[0] == matrix.shape[1]):
         raise ValueError(checks.problem(f"matrix of {owner}", "a tensor of shape (n, n)", _shape(matrix), mend))
-    if matrix.dtype not in checks.DTYPES:
-        raise TypeError(checks.problem(f"matrix of {owner}", "float32, float64 or bfloat16", matrix.dtype, mend))
-    if not (isinstance(labels, Tensor) and labels.shape == matrix.shape[:1]):
-        must = f"a tensor of shape ({matrix.shape[0]},), one for each row of the matrix"
+    check_rows(matrix, labels, owner)
+
+
+def check_rows(rows: Tensor, labels: Tensor, owner: str) -> None:
+    """Raise unless some rows of a floating matrix of all points, ``(m, n)``, and the labels of all were given."""
+    if rows.dtype not in checks.DTYPES:
+        mend = "Make it with divergence.pairwise(x, x)."
+        raise TypeError(checks.problem(f"matrix of {owner}", "float32, float64 or bfloat16", rows.dtype, mend))
+    if not (isinstance(labels, Tensor) and labels.shape == rows.shape[1:]):
+        must = f"a tensor of shape ({rows.shape[1]},), one for each row of the matrix"
         raise ValueError(checks.problem(f"labels of {owner}", must, _shape(labels)))
 
 

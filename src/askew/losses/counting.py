@@ -11,6 +11,8 @@ and the gradient. Rows do not know of each other, and are counted in blocks that
 
 A triplet counts if ``(P[a, p] - P[a, n]) + m > 0`` as floating point has it. For a given positive that is the same as
 ``P[a, n] < t`` for one number t, its threshold, which is P[a, p] + m but for the last bit.
+
+A matrix may have the rows of the first points only, ``(m, n)``: point a is the anchor of row a.
 """
 
 from __future__ import annotations
@@ -73,15 +75,15 @@ def count_by_packed_sort(matrix: npt.NDArray[np.float32], labels: Array, margin:
     sorting integers is three times faster than an argsort. A threshold lies between numbers of float32 or on one, and
     loses no more than its distance to the last half step; the bit of the kind decides what is equal then.
     """
-    n = len(matrix)
+    anchors, n = matrix.shape
     counts = np.empty_like(matrix)
     shift = _just_below(margin)
     ranks = np.arange(1, n + 1, dtype=np.int32)
     step = max(1, SORTED_ELEMENTS // n)
-    for first in range(0, n, step):
+    for first in range(0, anchors, step):
         block = matrix[first : first + step]
         rows = len(block)
-        same = labels[first : first + step, None] == labels
+        same = labels[first : first + rows, None] == labels
         value = np.add(block, 0.0, dtype=np.float64)  # no negative zeros
         np.add(value, shift, out=value, where=same)
         key = value.view(np.int64)
@@ -115,7 +117,9 @@ def count_by_comparing(matrix: Array, others: Integers, filled: npt.NDArray[np.b
     The counts of the positives follow from those of the negatives: with sorted thresholds, a threshold is above
     as many negatives as have been counted at least so often.
     """
-    n, width = others.shape
+    anchors, n = matrix.shape
+    others, filled = others[:anchors], filled[:anchors]
+    width = others.shape[1]
     kind = matrix.dtype
     margins = _rounding(margin, single=matrix.dtype == np.float32)
     positives = np.take_along_axis(matrix, others, 1)
@@ -127,12 +131,12 @@ def count_by_comparing(matrix: Array, others: Integers, filled: npt.NDArray[np.b
     thresholds = np.take_along_axis(thresholds, order, 1)
     counts = matrix.copy()
     flat = counts.reshape(-1)
-    places = others + np.arange(n)[:, None] * n
+    places = others + np.arange(anchors)[:, None] * n
     flat[places] = math.inf
     flat[:: n + 1] = math.inf
-    ranked = np.empty((n, width), dtype=np.int64)
+    ranked = np.empty((anchors, width), dtype=np.int64)
     step = max(1, COMPARED_ELEMENTS // n)
-    for first in range(0, n, step):
+    for first in range(0, anchors, step):
         block, levels = counts[first : first + step], thresholds[first : first + step]
         rows = len(block)
         number = np.zeros(block.shape, dtype=np.uint8 if width < 256 else np.int32)
@@ -154,9 +158,10 @@ def count_by_comparing(matrix: Array, others: Integers, filled: npt.NDArray[np.b
 @torch.no_grad()
 def count_by_sorting(matrix: Tensor, labels: Tensor, margin: float, whole: bool = False) -> Tensor:
     """Return G by two sorts and two searches, on any device and of fixed shapes; ``whole`` forbids blocks of rows."""
-    n = matrix.shape[0]
+    anchors, n = matrix.shape
     step = n if whole else max(1, BLOCK_ELEMENTS // n)
-    blocks = [_sorted_rows(matrix, labels, margin, first, min(first + step, n)) for first in range(0, n, step)]
+    ends = [(first, min(first + step, anchors)) for first in range(0, max(1, anchors), step)]
+    blocks = [_sorted_rows(matrix, labels, margin, first, last) for first, last in ends]
     return blocks[0] if len(blocks) == 1 else torch.cat(blocks)
 
 

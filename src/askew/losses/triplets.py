@@ -11,10 +11,13 @@ from torch.nn import functional
 
 from askew import checks
 from askew.losses.base import (
+    Add,
+    AnchorwiseLoss,
     LabelLoss,
     TripletLoss,
     check_labels,
     check_margin,
+    check_rows,
     check_values,
     mean_of_nonzero,
     nan_if_any,
@@ -35,10 +38,15 @@ class _MeanOfTriplets(torch.autograd.Function):
     """The mean over the triplets above zero, on a CPU; the backward pass multiplies by counts of the forward pass."""
 
     @staticmethod
-    def forward(ctx: Any, matrix: Tensor, labels: Tensor, margin: float) -> Tensor:
+    def forward(ctx: Any, matrix: Tensor, labels: Tensor, margin: float, add: Add | None) -> Tensor:
         with np.errstate(all="ignore"):  # infinities and NaN are looked after
-            counts, value, scale = _count(matrix.detach().contiguous(), labels, margin)
-        ctx.scale = scale
+            counts, number, total = _count(matrix.detach().contiguous(), labels, margin)
+        if add is not None:
+            number, total = add(torch.tensor([number, total], dtype=torch.float64)).tolist()
+        if number == 0:
+            value = ctx.scale = total  # zero, or NaN
+        else:
+            value, ctx.scale = total / number + margin, float("nan") if total != total else 1 / number
         ctx.save_for_backward(counts)
         return matrix.new_tensor(value)
 
@@ -46,13 +54,13 @@ class _MeanOfTriplets(torch.autograd.Function):
     def backward(ctx: Any, grad: Tensor) -> Any:
         # The counts do not change with the matrix, so that this is right for a second derivative as well.
         (counts,) = ctx.saved_tensors
-        return counts * (grad * ctx.scale), None, None
+        return counts * (grad * ctx.scale), None, None, None
 
 
 def _count(matrix: Tensor, labels: Tensor, margin: float) -> tuple[Tensor, float, float]:
-    """Return the counts, the mean, and what the counts are to be multiplied by for the gradient."""
+    """Return the counts, how many triplets are above zero, and their sum without the margins."""
     values, names = matrix.numpy(), labels.numpy()
-    n = len(values)
+    anchors, n = values.shape
     others, filled = members(names) if n >= FEWEST_ROWS else (None, None)
     if others is not None and filled is not None and others.shape[1] <= MOST_PASSES:
         counts = count_by_comparing(values, others, filled, margin)
@@ -62,7 +70,7 @@ def _count(matrix: Tensor, labels: Tensor, margin: float) -> tuple[Tensor, float
         counts = count_by_sorting(matrix, labels, margin).numpy()
     number = total = 0.0
     step = max(1, WIDE_ELEMENTS // n)
-    for first in range(0, n, step):
+    for first in range(0, anchors, step):
         weights = counts[first : first + step].astype(np.float64).reshape(-1)
         number += 0.5 * float(np.abs(weights).sum())
         # Not by a BLAS: its threads cost milliseconds to wake on a busy machine, many times what there is to do.
@@ -72,12 +80,10 @@ def _count(matrix: Tensor, labels: Tensor, margin: float) -> tuple[Tensor, float
             used = np.where(weights == 0, 0, block)
             part = float("nan") if np.isnan(block).any() else float(np.einsum("i,i", weights, used.astype(np.float64)))
         total += part
-    if number == 0:
-        return torch.from_numpy(counts), total, total  # zero, or NaN
-    return torch.from_numpy(counts), total / number + margin, float("nan") if total != total else 1 / number
+    return torch.from_numpy(counts), number, total
 
 
-class AllTriplets(LabelLoss):
+class AllTriplets(AnchorwiseLoss):
     r"""The mean over all triplets of a batch that violate the margin, exact, without listing them.
 
     .. math:: \operatorname{mean} \{\ell_{apn} : \ell_{apn} > 0\}, \qquad
@@ -120,27 +126,35 @@ class AllTriplets(LabelLoss):
     def forward(self, matrix: Tensor, labels: Tensor) -> Tensor:
         """Return the loss of a matrix D(x_i, x_j) and the labels: ``(n, n), (n,) -> ()``."""
         check_labels(matrix, labels, "AllTriplets")
-        if matrix.numel() == 0:
-            return matrix.sum()
+        return matrix.sum() if matrix.numel() == 0 else self._of(matrix, labels, None)
+
+    def of_rows(self, rows: Tensor, labels: Tensor, add: Add) -> Tensor:
+        """Return the loss of a batch of which each process has some rows; see :meth:`AnchorwiseLoss.of_rows`."""
+        check_rows(rows, labels, "AllTriplets")
+        return self._of(rows, labels, add)
+
+    def _of(self, matrix: Tensor, labels: Tensor, add: Add | None) -> Tensor:
         if matrix.dtype == torch.bfloat16:
-            return self.forward(matrix.float(), labels).to(torch.bfloat16)
+            return self._of(matrix.float(), labels, add).to(torch.bfloat16)
         labels = labels.to(matrix.device)
         if checks.inspectable(matrix, labels):
             names = labels.detach()
             if names.dtype == torch.bfloat16:  # numpy does not know it
                 names = names.float()
-            result: Tensor = _MeanOfTriplets.apply(matrix, names, self.margin)  # type: ignore[no-untyped-call]
+            result: Tensor = _MeanOfTriplets.apply(matrix, names, self.margin, add)  # type: ignore[no-untyped-call]
             return result
-        return self._by_torch(matrix, labels)
+        return self._by_torch(matrix, labels, add)
 
-    def _by_torch(self, matrix: Tensor, labels: Tensor) -> Tensor:
+    def _by_torch(self, matrix: Tensor, labels: Tensor, add: Add | None = None) -> Tensor:
         """Return the same from plain operations, for other devices, compilers and function transforms."""
         counts = count_by_sorting(matrix.detach(), labels, self.margin, whole=checks.transformed())
         wide = torch.float32 if matrix.device.type == "mps" else torch.float64
         number = counts.to(wide).abs().sum() / 2
-        total = (counts.to(wide) * torch.where(counts == 0, 0.0, matrix).to(wide)).sum()
+        total = (counts.to(wide) * torch.where(counts == 0, 0.0, matrix).to(wide)).sum() * nan_if_any(matrix)
+        if add is not None:
+            number, total = add(torch.stack([number, total])).unbind()
         mean = total / number.clamp_min(1) + self.margin * (number > 0)
-        return mean.to(matrix.dtype) * nan_if_any(matrix)
+        return mean.to(matrix.dtype)
 
     def extra_repr(self) -> str:
         """Show the margin."""

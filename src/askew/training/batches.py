@@ -162,6 +162,7 @@ def to_parts(data: Sequence[object], names: Sequence[str] | None, device: torch.
 
 def _as_part(given: object, name: str, device: torch.device) -> Part:
     mapped = isinstance(given, np.memmap)
+    checks.check_plain(given, f"{name} given to fit")
     tensor = given if isinstance(given, Tensor) else _as_tensor(np.asarray(given), name, mapped)
     if tensor.ndim == 0 or tensor.shape[0] == 0:
         must = "an array with at least one row"

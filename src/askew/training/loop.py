@@ -6,6 +6,7 @@ import contextlib
 import operator
 import os
 from collections.abc import Callable, Sequence
+from dataclasses import asdict
 from pathlib import Path
 
 import torch
@@ -16,10 +17,11 @@ from askew import checks, storage
 from askew.divergences import Divergence, Embedded
 from askew.losses import LabelLoss, Loss
 from askew.progress import progress_bar
-from askew.training.batches import Batches, batches
+from askew.training.batches import Batches, LoaderBatches, batches
 from askew.training.history import History
 from askew.training.run import Objective, Run, Settings
 from askew.training.surroundings import best_device, interruption, tensorboard_writer
+from askew.training.team import Team
 
 __all__ = ["fit"]
 
@@ -112,6 +114,8 @@ def fit(
     ------
     TrainingDivergedError
         If the loss becomes NaN, infinite or far larger than at the start. The model has the last good weights.
+    RuntimeError
+        If one of several processes that train together does not answer any more.
 
     Examples
     --------
@@ -139,10 +143,16 @@ def fit(
     place = best_device() if device is None else torch.device(device)
     parts = loss.parts if isinstance(loss, Loss) else None
     checks.check_size(batch_size, "batch_size of fit")
+    team = Team(place)
     source = batches(data, parts, batch_size, place)
     watched = validation
     if validation is not None and not callable(validation):
         watched = batches(validation, parts, batch_size, place)
+    for part in (source, watched):
+        # An epoch of several processes has as many batches as the longest of their loaders.
+        longest = team.most(part.per_epoch if isinstance(part, Batches) else None)
+        if isinstance(part, LoaderBatches):
+            part.per_epoch = longest
     settings = Settings(
         steps=_number_of_steps(source.per_epoch, epochs, steps),
         batch_size=batch_size,
@@ -158,8 +168,13 @@ def fit(
         optimizer="Adam" if optimizer is None else getattr(optimizer, "__qualname__", type(optimizer).__name__),
         validation=watched.fingerprint() if isinstance(watched, Batches) else str(watched is not None),
     )
+    # Of seeds, that of the first process gives the order of the data; others give a process numbers of its own.
+    team.check_same({name: value for name, value in asdict(settings).items() if name != "seed"})
     path = None if checkpoint is None else Path(checkpoint)
-    checks.check_size(checkpoint_every, "checkpoint_every of fit")
+    every = checks.check_size(checkpoint_every, "checkpoint_every of fit")
+    begun = path is not None and path.exists()
+    readable = "The file must be where all of them can read it."
+    team.check_same({"checkpoint": "a file" if begun else None if path is None else "no file yet"}, readable)
 
     with contextlib.ExitStack() as stack:
         if seed is not None:
@@ -169,20 +184,21 @@ def fit(
                 torch.cuda.manual_seed(seed)
         if isinstance(loss, nn.Module):
             loss.to(place)
-        run = Run(model.to(place), source, loss, watched, settings, optimizer, place)
-        if path is not None and path.exists():
+        run = Run(model.to(place), source, loss, watched, settings, optimizer, team)
+        if path is not None and begun:
             run.load(path)
+            team.check_same({"the step of the checkpoint": run.step}, readable)
         elif calibrate:
             run.calibrate()
         if run.finished:
             run.close()
             return run.history
-        if path is not None and run.team.leads:
+        if path is not None and team.leads:
             storage.writable_folder(path.parent, "the folder of checkpoint")  # now, not after the first steps
         pressed = stack.enter_context(interruption())
-        shown = progress if run.team.leads else False
+        shown = progress if team.leads else False
         show = stack.enter_context(progress_bar(shown, settings.steps, "training", run.step, "loss"))
-        write = stack.enter_context(tensorboard_writer(tensorboard if run.team.leads else None))
+        write = stack.enter_context(tensorboard_writer(tensorboard if team.leads else None))
         stack.callback(model.eval)
         written = len(run.history)
         for batch in run.batches():
@@ -190,9 +206,9 @@ def fit(
             if run.epoch_is_over:
                 run.end_epoch()
             written = _write(write, run, written)
-            if run.team.any(pressed()):
+            if team.any(pressed()):
                 break
-            if path is not None and run.step % checkpoint_every == 0 and not run.finished:
+            if path is not None and run.step % every == 0 and not run.finished:
                 run.save(path)
         if path is not None:  # before the best weights take the place of the last ones, so that the run can go on
             run.save(path)

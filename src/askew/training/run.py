@@ -24,7 +24,7 @@ from askew.training.batches import Batches, LoaderBatches
 from askew.training.history import History
 from askew.training.restoring import check_optimizer, check_parts
 from askew.training.surroundings import random_state, set_random_state
-from askew.training.team import Team
+from askew.training.team import Batch, Team
 
 __all__ = ["Objective", "Run", "Settings", "TrainingDivergedError"]
 
@@ -113,15 +113,15 @@ class Run:
         validation: object,
         settings: Settings,
         optimizer: Callable[[Sequence[nn.Parameter]], Optimizer] | None,
-        device: torch.device,
+        team: Team,
     ) -> None:
-        self.team = Team()
+        self.team = team
         self.model = model
         self.source = source
         self.loss = loss
         self.validation = validation
         self.settings = settings
-        self.device = device
+        self.device = device = team.device
         self.generator = source.generator if isinstance(source, LoaderBatches) else None
         # A loss may have something to learn too, such as a temperature.
         modules = [model, loss] if isinstance(loss, nn.Module) else [model]
@@ -172,7 +172,8 @@ class Run:
         calibrate = getattr(self.model, "calibrate", None)
         if calibrate is None or not isinstance(self.loss, Loss):
             return
-        batch = self._checked(self.source.sample(CALIBRATION_ROWS))
+        batch = self.source.sample(CALIBRATION_ROWS)
+        self._check(batch)
         self.model.eval()
         if isinstance(self.loss, PairLoss):
             targets = batch[2].clamp_min(0)
@@ -186,8 +187,11 @@ class Run:
         self.team.same_weights([self.model])  # with loaders, each process has seen other rows
         self.good = _copy(self.model)
 
-    def batches(self) -> Iterator[tuple[Tensor, ...]]:
-        """Yield the batches that are left, epoch after epoch, until the run is finished."""
+    def batches(self) -> Iterator[Batch | None]:
+        """Yield the batches that are left, epoch after epoch, until the run is finished.
+
+        None stands for no rows: the loader of another process has more batches than that of this one.
+        """
         self.model.train()
         while not self.finished:
             before = self.step
@@ -197,7 +201,8 @@ class Run:
             else:  # taken up in the middle of an epoch, whose order was drawn when it began
                 set_random_state(self.epoch_random, self.device, self.generator)
             skip, epoch = self.counters.step_in_epoch, self.counters.epoch
-            for batch in self.source.epoch(self.counters.order_seed, epoch, skip, self._skipped):
+            found = self.source.epoch(self.counters.order_seed, epoch, skip, self._skipped)
+            for batch in self._in_step(self.source, found):
                 yield batch
                 if self.finished or self.counters.epoch != epoch:
                     break
@@ -206,20 +211,24 @@ class Run:
             if self.counters.epoch == epoch and not self.finished:  # a loader whose length was not known
                 self.end_epoch()
 
+    def _in_step(self, source: Batches, found: Iterator[Batch]) -> Iterator[Batch | None]:
+        """Return the batches of an epoch; processes go through loaders together, and arrays are alike in all."""
+        return self.team.in_step(found) if isinstance(source, LoaderBatches) else found
+
     def _skipped(self) -> None:
         """Take up the random state of the checkpoint, once."""
         if self.resumed is not None:
             set_random_state(self.resumed, self.device, self.generator)
             self.resumed = None
 
-    def take_step(self, batch: tuple[Tensor, ...]) -> float:
+    def take_step(self, batch: Batch | None) -> float:
         """Take one step of the optimiser and return the loss before it."""
         share = self.settings.rate(self.step)
         for group, peak in zip(self.optimizer.param_groups, self.peaks, strict=True):
             group["lr"] = peak * share
         self.optimizer.zero_grad(set_to_none=True)
         with _coarse(self.model) if isinstance(self.loss, LabelLoss) else contextlib.nullcontext():
-            result = self._loss(batch)
+            result = self._loss(batch, self.source)
         value = self.team.same_score(float(result.detach()))  # so that all decide alike
         self._watch(value)
         result.backward()
@@ -233,33 +242,33 @@ class Run:
         counters.loss_sum += value
         return value
 
-    def _loss(self, batch: tuple[Tensor, ...]) -> Tensor:
-        """Return the loss of a batch; each of several processes computes its share of it."""
-        batch = self._checked(batch)
+    def _loss(self, batch: Batch | None, source: Batches) -> Tensor:
+        """Return the loss of a batch of some source; each of several processes computes its share of it."""
+        if batch is not None:
+            self._check(batch)
         with torch.autocast(self.device.type, dtype=torch.bfloat16, enabled=self.settings.autocast):
-            result = self._together(batch) if self.team.size > 1 else self._alone(batch)
-        if not (isinstance(result, Tensor) and result.numel() == 1):
-            got = tuple(result.shape) if isinstance(result, Tensor) else type(result).__name__
-            raise TypeError(checks.problem("the result of the loss of fit", "a tensor with one number", got))
-        return result.reshape(())
+            if batch is not None and self.team.size == 1:
+                return self._alone(batch)
+            return self._together(batch, source)
 
-    def _alone(self, batch: tuple[Tensor, ...]) -> Tensor:
-        return self.loss.of(self.model, *batch) if isinstance(self.loss, Loss) else self.loss(self.model, *batch)
+    def _alone(self, batch: Batch) -> Tensor:
+        of = self.loss.of if isinstance(self.loss, Loss) else self.loss
+        return _number(of(self.model, *batch))
 
-    def _together(self, batch: tuple[Tensor, ...]) -> Tensor:
+    def _together(self, batch: Batch | None, source: Batches) -> Tensor:
         """Return the loss of a batch of all processes."""
-        if not isinstance(self.source, LoaderBatches):  # all have the same rows; a loader has its own
+        if batch is not None and not isinstance(source, LoaderBatches):  # all have the same rows; a loader has its own
             batch = tuple(part.tensor_split(self.team.size)[self.team.rank] for part in batch)
+        rows, sizes = self.team.share(batch)
         if isinstance(self.loss, Loss):
-            return self.team.loss(self.loss, self.model, batch)
+            return _number(self.team.loss(self.loss, self.model, rows, sizes))
         # Of a function nothing is known. It is taken for a mean over rows.
-        return self.team.mean(self.loss(self.model, *batch), batch[0].shape[0])
+        return self.team.mean(_number(self.loss(self.model, *rows)), sizes)
 
-    def _checked(self, batch: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
+    def _check(self, batch: Batch) -> None:
         if isinstance(self.loss, Loss) and len(batch) != len(self.loss.parts):
             must = f"of {len(self.loss.parts)} parts: {', '.join(self.loss.parts)}"
             raise ValueError(checks.problem("a batch given to fit", must, f"{len(batch)} parts"))
-        return batch
 
     def _watch(self, value: float) -> None:
         """Keep good weights at hand; raise if the loss tells that the present ones are not."""
@@ -321,9 +330,12 @@ class Run:
         score = math.nan
         if isinstance(self.validation, Batches):
             total = count = 0.0
-            for batch in self.validation.epoch(0, 0, 0, lambda: None):
-                total += float(self._loss(batch)) * batch[0].shape[0]
-                count += batch[0].shape[0]
+            for batch in self._in_step(self.validation, self.validation.epoch(0, 0, 0, lambda: None)):
+                rows = 0 if batch is None else batch[0].shape[0]
+                if isinstance(self.validation, LoaderBatches):  # each process has rows of its own
+                    rows = sum(self.team.sizes(rows))
+                total += float(self._loss(batch, self.validation)) * rows
+                count += rows
             score = -total / count
         elif callable(self.validation):
             score = float(self.validation(self.model))
@@ -419,3 +431,11 @@ def _adam(parameters: list[nn.Parameter], rate: float) -> Optimizer:
 
 def _copy(model: nn.Module) -> Weights:
     return {name: copy.deepcopy(tensor.detach()) for name, tensor in model.state_dict().items()}
+
+
+def _number(result: object) -> Tensor:
+    """Return the result of a loss, if it is one number."""
+    if not (isinstance(result, Tensor) and result.numel() == 1):
+        got = tuple(result.shape) if isinstance(result, Tensor) else type(result).__name__
+        raise TypeError(checks.problem("the result of the loss of fit", "a tensor with one number", got))
+    return result.reshape(())

@@ -2,30 +2,42 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from typing import Any
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Any, TypeGuard
 
 import torch
 from torch import Tensor, distributed, nn
 
+from askew import checks
 from askew.divergences import Divergence, Embedded
-from askew.losses import LabelLoss, Loss, PairLoss
+from askew.losses import LabelLoss, Loss, PairLoss, TripletLoss
+from askew.losses.base import AnchorwiseLoss
+from askew.training.messages import add_over_processes, answered, gathered, message_device, summed
 
-__all__ = ["Team"]
+__all__ = ["Batch", "Team"]
 
-# Numbers in one message between processes, so that the copy of what is sent stays small.
-MESSAGE = 1 << 23
-# What torch hands from the forward to the backward pass; it takes any attribute.
-Context = Any
+Batch = tuple[Tensor, ...]
+# Stands for a number that is not known, in a message of numbers.
+UNKNOWN = 1 << 62
 
 
 class Team:
     """The processes that train together, as :mod:`torch.distributed` has started them; one alone where it has not.
 
     Of arrays, all of them see the same batches, and each takes its share of the rows; of loaders, each has its own, and
-    its batches are its share. It encodes its share and computes its values, these are gathered, and the loss is that of
-    the whole batch, the same in all processes. So triplets are formed over the whole batch, and loss and gradient are
-    those of one process with the same batch, up to rounding.
+    its batches are its share. It encodes its share and computes its values, and the loss is that of the whole batch,
+    the same in all processes: values are gathered or, where each term of a loss belongs to one anchor, sums are added.
+    So triplets are formed over the whole batch, and loss and gradient are those of one process with the same batch, up
+    to rounding.
+
+    A share may be empty: of a batch that has fewer rows than there are processes, or of a loader that has run out
+    before the others. Such a process computes with rows that another one lends, so that it has the same graph and takes
+    part in all messages, and nothing of it counts.
+
+    Parameters
+    ----------
+    device
+        Where batches are.
 
     Attributes
     ----------
@@ -33,8 +45,9 @@ class Team:
         The number of this process, and how many there are.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, device: torch.device) -> None:
         together = distributed.is_available() and distributed.is_initialized()
+        self.device = device
         self.rank = distributed.get_rank() if together else 0
         self.size = distributed.get_world_size() if together else 1
 
@@ -47,27 +60,59 @@ class Team:
 
     def same(self, number: int) -> int:
         """Return the number that the first process has."""
-        if self.size == 1:
-            return number
-        box = torch.tensor([number], dtype=torch.int64, device=_device())
-        distributed.broadcast(box, 0)
-        return int(box)
+        return int(self._of_first(number, torch.int64))
 
     def same_score(self, score: float) -> float:
         """Return the score that the first process has, so that all stop together."""
+        return float(self._of_first(score, torch.float64))
+
+    def _of_first(self, number: float, dtype: torch.dtype) -> float:
         if self.size == 1:
-            return score
-        box = torch.tensor([score], dtype=torch.float64, device=_device())
-        distributed.broadcast(box, 0)
-        return float(box)
+            return number
+        box = torch.tensor([number], dtype=dtype, device=message_device())
+        with answered():
+            distributed.broadcast(box, 0)
+        return box.item()
 
     def any(self, flag: bool) -> bool:
         """Whether it is so in any process."""
+        return bool(self._largest(int(flag)))
+
+    def most(self, number: int | None) -> int | None:
+        """Return the largest of the numbers that the processes have; None if it is not known in one of them."""
+        largest = self._largest(UNKNOWN if number is None else number)
+        return None if largest == UNKNOWN else largest
+
+    def _largest(self, number: int) -> int:
         if self.size == 1:
-            return flag
-        box = torch.tensor([float(flag)], device=_device())
-        distributed.all_reduce(box, distributed.ReduceOp.MAX)
-        return bool(box)
+            return number
+        box = torch.tensor([number], dtype=torch.int64, device=message_device())
+        with answered():
+            distributed.all_reduce(box, distributed.ReduceOp.MAX)
+        return int(box)
+
+    def check_same(self, settings: Mapping[str, object], mend: str = "") -> None:
+        """Raise the same error in all processes if they were given other settings or data.
+
+        They would come apart later, and wait for each other.
+        """
+        if self.size == 1:
+            return
+        found: list[dict[str, object]] = [{}] * self.size
+        with answered():
+            distributed.all_gather_object(found, dict(settings))
+        data = [name for name in ("data", "validation") if name in settings]
+        for name in [*data, *settings]:  # of other data other settings may follow
+            first = found[0][name]
+            for rank, other in enumerate(found):
+                if other[name] == first:
+                    continue
+                what, must = f"{name} of fit", "the same in all processes"
+                if name in data:  # only recognised by what stands here
+                    mend = "Give each the whole arrays, of which it takes its rows, or a loader of its own."
+                    raise ValueError(checks.problem(what, must, f"other data in process {rank}", mend))
+                got = f"{first!r} and, in process {rank}, {other[name]!r}"
+                raise ValueError(checks.problem(what, must, got, mend))
 
     @torch.no_grad()
     def same_weights(self, modules: Iterable[nn.Module]) -> None:
@@ -76,49 +121,105 @@ class Team:
             return
         for module in modules:
             for tensor in [*module.parameters(), *module.buffers()]:
-                distributed.broadcast(tensor.detach(), 0)
+                with answered():
+                    distributed.broadcast(tensor.detach(), 0)
 
     def wait(self) -> None:
         """Go on when all are here, as after a file was written."""
         if self.size > 1:
-            distributed.barrier()
+            with answered():
+                distributed.barrier()
 
     # ------------------------------------------------------------------ one batch
 
-    def loss(self, loss: Loss, model: Divergence, own: tuple[Tensor, ...]) -> Tensor:
-        """Return the loss of the batch that the shares of all processes make."""
-        sizes = self._sizes(own[0].shape[0])
-        if isinstance(loss, LabelLoss):
-            images, divergence = (
-                (model.encode(own[0]), model.divergence) if isinstance(model, Embedded) else (own[0], model)
-            )
-            # Each process compares its own images with all: what comes back to an image comes from all processes.
-            rows = divergence.pairwise(images, _gathered(images, sizes, self.rank, shared=True))
-            return _number(loss(_gathered(rows, sizes, self.rank), _gathered(own[1], sizes, self.rank)))
-        if isinstance(loss, PairLoss):
-            values, targets = model(own[0], own[1]), own[2]
-            values, targets = (_gathered(part, sizes, self.rank) for part in (values, targets))
+    def in_step(self, batches: Iterator[Batch]) -> Iterator[Batch | None]:
+        """Yield the batches of a loader of this process, and None after them until all processes have run out."""
+        if self.size == 1:
+            yield from batches
+            return
+        while True:
+            batch = next(batches, None)
+            if not self.any(batch is not None):
+                return
+            yield batch
+
+    def sizes(self, rows: int) -> list[int]:
+        """Return how many rows each process has."""
+        if self.size == 1:
+            return [rows]
+        boxes = [torch.zeros(1, dtype=torch.int64, device=message_device()) for _ in range(self.size)]
+        with answered():
+            distributed.all_gather(boxes, torch.tensor([rows], dtype=torch.int64, device=message_device()))
+        return [int(box) for box in boxes]
+
+    def share(self, own: Batch | None) -> tuple[Batch, list[int]]:
+        """Return rows to compute with, and how many of its own each process has.
+
+        They are the own ones or, where there are none, those of the first process that has some: of no rows, encoders
+        may fail, divergences have no graph and means are NaN.
+        """
+        sizes = self.sizes(own[0].shape[0] if own else 0)
+        if own and all(sizes):
+            return own, sizes
+        if not any(sizes):
+            raise ValueError(checks.problem("a batch given to fit", "of at least one row", "none"))
+        lender = next(rank for rank, size in enumerate(sizes) if size)
+        box: list[Any] = [tuple(part.cpu() for part in own) if own and self.rank == lender else None]
+        with answered():
+            distributed.broadcast_object_list(box, lender)
+        if own and sizes[self.rank]:
+            return own, sizes
+        return tuple(part.to(self.device) for part in box[0]), sizes
+
+    def loss(self, loss: Loss, model: Divergence, rows: Batch, sizes: list[int]) -> Tensor:
+        """Return the loss of the batch that the shares of all processes make; see :meth:`share`."""
+        lengths = [part.shape[0] if part.ndim else 0 for part in rows]
+        if len(set(lengths)) > 1:  # what is sent would be filled up
+            got = ", ".join(f"{name} {length}" for name, length in zip(loss.parts, lengths, strict=True))
+            raise ValueError(checks.problem("the parts of a batch given to fit", "equally long", got))
+        if isinstance(loss, LabelLoss) and type(loss).of is LabelLoss.of:
+            return self._of_labels(loss, model, rows, sizes)
+        if isinstance(loss, PairLoss) and type(loss).of is PairLoss.of:
+            values, targets = (self._gathered(part, sizes) for part in (model(rows[0], rows[1]), rows[2]))
             return _number(loss(values, targets))
-        anchors, positives, negatives = own
+        if isinstance(loss, TripletLoss) and type(loss).of is TripletLoss.of:
+            return self._of_triplets(loss, model, rows, sizes)
+        what = f"the method of() of {type(loss).__name__}"
+        must = "that of LabelLoss, PairLoss or TripletLoss where several processes train together"
+        mend = "Override forward, which gets the values of all, or give fit a function that is a mean over rows."
+        raise TypeError(checks.problem(what, must, "another one", mend))
+
+    def _of_labels(self, loss: LabelLoss, model: Divergence, rows: Batch, sizes: list[int]) -> Tensor:
+        points, divergence = rows[0], model
+        # A subclass that makes its matrix in another way is asked for it as a whole.
+        if isinstance(model, Embedded) and type(model).pairwise is Embedded.pairwise:
+            points, divergence = model.encode(points), model.divergence
+        # Each process compares its own images with all: what comes back to an image comes from all processes.
+        everyone, labels = self._gathered(points, sizes, shared=True), self._gathered(rows[1], sizes)
+        if _is_divided(loss):
+            # Own points come first, the others behind them.
+            before = sum(sizes[: self.rank])
+            matrix = divergence.pairwise(points, everyone.roll(-before, 0))
+            return loss.of_rows(_first(matrix, sizes[self.rank]), labels.roll(-before, 0), summed)
+        return _number(loss(self._gathered(divergence.pairwise(points, everyone), sizes), labels))
+
+    def _of_triplets(self, loss: TripletLoss, model: Divergence, rows: Batch, sizes: list[int]) -> Tensor:
+        anchors, positives, negatives = rows
         divergence = model
         if isinstance(model, Embedded):
-            anchors, positives, negatives = model.encode(torch.cat(own)).chunk(3)
+            anchors, positives, negatives = model.encode(torch.cat(rows)).chunk(3)
             divergence = model.divergence
         pair = torch.stack([divergence(anchors, positives), divergence(anchors, negatives)], 1)
-        near, far = _gathered(pair, sizes, self.rank).unbind(1)
+        near, far = self._gathered(pair, sizes).unbind(1)
         return _number(loss(near, far))
 
-    def mean(self, result: Tensor, rows: int) -> Tensor:
-        """Return the mean of what the processes have, each counting as many times as it has rows."""
-        total = sum(self._sizes(rows))
-        whole: Tensor = _Summed.apply(result * (rows / total))  # type: ignore[no-untyped-call]
-        return whole
+    def _gathered(self, values: Tensor, sizes: list[int], shared: bool = False) -> Tensor:
+        """Return what all processes have computed of their own rows."""
+        return gathered(_first(values, sizes[self.rank]), sizes, self.rank, shared)
 
-    def _sizes(self, rows: int) -> list[int]:
-        """Return how many rows each process has."""
-        boxes = [torch.zeros(1, dtype=torch.int64, device=_device()) for _ in range(self.size)]
-        distributed.all_gather(boxes, torch.tensor([rows], dtype=torch.int64, device=_device()))
-        return [int(box) for box in boxes]
+    def mean(self, result: Tensor, sizes: list[int]) -> Tensor:
+        """Return the mean of what the processes have, each counting as many times as it has rows."""
+        return summed(result * (sizes[self.rank] / sum(sizes)))
 
     @torch.no_grad()
     def add_gradients(self, model: nn.Module, loss: object) -> None:
@@ -131,88 +232,25 @@ class Team:
                 if parameter.grad is None:
                     parameter.grad = torch.zeros_like(parameter)
                 gradients.append(parameter.grad)
-        # The loss itself is computed by all alike: their gradients differ by rounding, and the mean is one of them.
         own = loss.parameters() if isinstance(loss, nn.Module) else ()
-        alike = [parameter.grad for parameter in own if parameter.grad is not None]
-        _add_over_processes(gradients + alike)
-        for gradient in alike:
-            gradient /= self.size
+        of_loss = [parameter.grad for parameter in own if parameter.grad is not None]
+        add_over_processes(gradients + of_loss)
+        if isinstance(loss, Loss) and not _is_divided(loss):
+            # It was computed by all alike: their gradients differ by rounding, and the mean is one of them.
+            for gradient in of_loss:
+                gradient /= self.size
 
 
-class _Gathered(torch.autograd.Function):
-    """The rows of all processes, one after the other; gradients go back to where the rows came from.
-
-    With ``shared`` each process goes on in its own way, so that the gradients of all of them add up. Without, all go
-    on alike, and each has the whole gradient of its rows already.
-    """
-
-    @staticmethod
-    def forward(ctx: Context, rows: Tensor, sizes: list[int], rank: int, shared: bool) -> Tensor:
-        ctx.place = (sum(sizes[:rank]), sizes[rank], shared)
-        # All are sent at the length of the longest: messages must be equally long.
-        longest = max(sizes)
-        sent = rows.new_zeros(longest, *rows.shape[1:])
-        sent[: rows.shape[0]] = rows
-        received = [torch.empty_like(sent) for _ in sizes]
-        distributed.all_gather(received, sent)
-        return torch.cat([part[:size] for part, size in zip(received, sizes, strict=True)])
-
-    @staticmethod
-    def backward(ctx: Context, gradient: Tensor) -> tuple[Tensor, None, None, None]:
-        start, count, shared = ctx.place
-        if shared:
-            gradient = gradient.contiguous().clone()
-            distributed.all_reduce(gradient)
-        return gradient[start : start + count], None, None, None
+def _is_divided(loss: object) -> TypeGuard[AnchorwiseLoss]:
+    """Whether each process computes the terms of its own anchors only."""
+    return isinstance(loss, AnchorwiseLoss) and loss.divisible
 
 
-class _Summed(torch.autograd.Function):
-    """The sum over processes. Each then takes the gradient of its own term; these are added later, as all others."""
-
-    @staticmethod
-    def forward(ctx: Context, term: Tensor) -> Tensor:
-        total = term.detach().clone()
-        distributed.all_reduce(total)
-        return total
-
-    @staticmethod
-    def backward(ctx: Context, gradient: Tensor) -> Tensor:
-        return gradient
-
-
-def _gathered(rows: Tensor, sizes: list[int], rank: int, shared: bool = False) -> Tensor:
-    result: Tensor = _Gathered.apply(rows, sizes, rank, shared)  # type: ignore[no-untyped-call]
-    return result
-
-
-def _add_over_processes(tensors: list[Tensor]) -> None:
-    """Make each tensor the sum of those of all processes.
-
-    Many travel in one message: one costs milliseconds, however short it is.
-    """
-    kinds: dict[tuple[torch.dtype, torch.device], list[Tensor]] = {}
-    for tensor in tensors:
-        kinds.setdefault((tensor.dtype, tensor.device), []).append(tensor)
-    for alike in kinds.values():
-        while alike:
-            message = [alike.pop()]
-            size = message[0].numel()
-            while alike and size + alike[-1].numel() <= MESSAGE:
-                message.append(alike.pop())
-                size += message[-1].numel()
-            whole = torch.cat([tensor.reshape(-1) for tensor in message])
-            distributed.all_reduce(whole)
-            for tensor, part in zip(message, whole.split([tensor.numel() for tensor in message]), strict=True):
-                tensor.copy_(part.view_as(tensor))
+def _first(values: Tensor, rows: int) -> Tensor:
+    """Return the first rows; a slice of all of them would be copied in the backward pass."""
+    return values if values.shape[0] == rows else values[:rows]
 
 
 def _number(result: Tensor) -> Tensor:
     """Return what a loss returned; torch does not say what modules return."""
     return result
-
-
-def _device() -> torch.device:
-    """Return where messages between processes have to be."""
-    if distributed.get_backend() == "nccl":
-        return torch.device("cuda", torch.cuda.current_device())
-    return torch.device("cpu")

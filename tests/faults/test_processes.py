@@ -1,0 +1,59 @@
+"""One of several processes that train together is lost: the others say so, and the run can be taken up."""
+
+from __future__ import annotations
+
+import signal
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from faults.nursery import Nursery
+
+from askew import storage
+
+pytestmark = pytest.mark.skipif(not torch.distributed.is_gloo_available(), reason="torch was built without gloo")
+# Seconds that a process waits for one that is stopped, and in which it is to end then, on a busy machine.
+PATIENCE, BOUND = 5, 20
+
+
+def step_of(checkpoint: Path) -> int:
+    tensors, description = storage.load_tensors(checkpoint, "checkpoint")
+    return int(storage.unflatten(tensors, description["tree"])["counters"]["step"])
+
+
+@pytest.fixture(scope="module")
+def undisturbed(nursery: Nursery, tmp_path_factory: pytest.TempPathFactory) -> list[float]:
+    """What two processes learn that are left alone."""
+    ((codes, (first, second), _),) = nursery.child(("train_together", tmp_path_factory.mktemp("whole") / "state", 2))
+    assert codes == [0, 0]
+    assert first == second
+    weights: list[float] = first
+    return weights
+
+
+@pytest.mark.parametrize(("victim", "fatal"), [(0, "SIGKILL"), (1, "SIGKILL"), (1, "SIGSTOP")])
+def test_lost_process(victim: int, fatal: str, nursery: Nursery, tmp_path: Path, undisturbed: list[float]) -> None:
+    """Killed, or stopped so that the other waits for it in vain; the first one is that which writes the checkpoint."""
+    file = tmp_path / "state"
+    patience = PATIENCE if fatal == "SIGSTOP" else 60
+    ((codes, said, seconds),) = nursery.child(("train_together", file, 2, victim, getattr(signal, fatal), patience))
+    other = 1 - victim
+    assert codes[victim] == -signal.SIGKILL
+    assert codes[other] == 0
+    assert said[victim] is None
+    assert said[other]["raised"] == "RuntimeError"
+    text = "the processes that train together must be at work until the end. Got no answer from one of them ("
+    assert said[other]["text"].startswith(text)
+    assert "With checkpoint= the same call goes on from the last checkpoint" in said[other]["text"]
+    assert seconds < BOUND
+    # The last one before the eighth step, and nothing beside it.
+    assert [path.name for path in tmp_path.iterdir()] == ["state"]
+    assert step_of(file) == 6
+    whole = file.read_bytes()
+    for size in (2, 1):
+        file.write_bytes(whole)
+        ((codes, said, _),) = nursery.child(("train_together", file, size))
+        assert codes == [0] * size
+        for weights in said:
+            np.testing.assert_allclose(weights, undisturbed, rtol=1e-8, atol=1e-10)
