@@ -1,14 +1,15 @@
 """Search indexes from several threads and processes while items come and go, and check every answer.
 
-    python benchmarks/soak.py [--minutes 60] [--kinds exact flat ivf hnsw ivf-pq] [--threads 3] [--processes 1]
+    python benchmarks/soak.py [--minutes 60] [--kinds exact flat ivf hnsw ivf-pq milvus] [--threads 3] [--processes 1]
 
 The minutes are shared among the kinds. In each, threads search one index while another adds and removes items, and
-saves the index from time to time; processes load what is saved and search that. Of every answer it is checked that
+saves the index from time to time; processes load what is saved and search that (the embedded Milvus takes one process
+at a time, and has none of them). Of every answer it is checked that
 
 - each item was in the index at some moment of the search,
 - each value is the divergence between query and item, to 1e-5 of it, and values ascend,
-- no item that is always there and nearer than the last one found is missing (exact and flat; the other kinds may miss
-  some: the share that they find is printed).
+- no item that is always there and nearer than the last one found is missing (exact, flat and milvus, which is flat
+  here; the other kinds may miss some: the share that they find is printed).
 
 At the end a line for each kind: searches, percentiles of their time, changes, answers that were wrong, and the memory
 of the process after a quarter of the time and at the end.
@@ -34,10 +35,10 @@ import numpy as np
 import torch
 
 import askew
-from askew.search import ExactIndex, FaissIndex, load_index
+from askew.search import ExactIndex, FaissIndex, MilvusIndex, load_index
 
-KINDS = ("exact", "flat", "ivf", "hnsw", "ivf-pq")
-EXACT = ("exact", "flat")
+KINDS = ("exact", "flat", "ivf", "hnsw", "ivf-pq", "milvus")
+EXACT = ("exact", "flat", "milvus")
 DIM, ALWAYS, CHURN, K, QUERIES = 16, 20_000, 5_000, 10, 8
 # Seconds between two savings of the index.
 SAVE_EVERY = 15.0
@@ -183,15 +184,19 @@ def resident() -> int:
 
 def soak(kind: str, seconds: float, threads: int, processes: int) -> Record:
     model = divergence()
-    index: Any = ExactIndex(model) if kind == "exact" else FaissIndex(model, kind=kind)
-    index.add(points(np.arange(ALWAYS)))
-    record, stop = Record(), threading.Event()
     context = multiprocessing.get_context("spawn")
     results = context.Queue()
-    with tempfile.TemporaryDirectory() as folder:
+    with tempfile.TemporaryDirectory() as folder, contextlib.ExitStack() as stack:
+        if kind == "milvus":
+            index: Any = stack.enter_context(MilvusIndex(model, Path(folder) / "items.db", progress=False))
+        else:
+            index = ExactIndex(model) if kind == "exact" else FaissIndex(model, kind=kind)
+        index.add(points(np.arange(ALWAYS)))
         index.save(folder)
+        record, stop = Record(), threading.Event()
         others = [
-            context.Process(target=search_saved, args=(folder, seconds, 100 + i, results)) for i in range(processes)
+            context.Process(target=search_saved, args=(folder, seconds, 100 + i, results))
+            for i in range(0 if kind == "milvus" else processes)
         ]
         workers = [threading.Thread(target=search, args=(index, model, kind, record, stop, i)) for i in range(threads)]
         workers.append(threading.Thread(target=change, args=(index, record, stop, Path(folder), 99)))

@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 import pytest
+import scipy.sparse
 import torch
 from torch import Tensor, nn
 
@@ -28,10 +29,13 @@ ROWS = np.arange(12.0).reshape(4, 3)
         (ROWS.astype(np.longdouble), torch.float64),
         (ROWS.astype(object), torch.float64),
         (ROWS.astype(">f4"), torch.float32),
-        (ROWS.astype(np.int64), torch.float32),
-        (ROWS.astype(np.uint8), torch.float32),
+        (ROWS.astype(np.int64), torch.int64),
+        (ROWS.astype(">i4"), torch.int32),
+        (ROWS.astype(np.uint8), torch.uint8),
+        (ROWS.astype(np.uint16), torch.int64),
+        (ROWS.astype(np.uint64), torch.int64),
         (ROWS.tolist(), torch.float64),
-        (ROWS.astype(int).tolist(), torch.float32),
+        (ROWS.astype(int).tolist(), torch.int64),
         (pd.DataFrame(ROWS), torch.float64),
         (pd.DataFrame(ROWS).astype({0: int}), torch.float64),
         (pd.DataFrame(ROWS).astype("Float64"), torch.float64),
@@ -74,6 +78,10 @@ def test_shapes_stay() -> None:
     assert as_points(np.ones((2, 2), bool)).tolist() == [[1, 1], [1, 1]]
 
 
+def test_integers_above_those_of_torch() -> None:
+    assert as_points(np.array([2**64 - 1, 0], np.uint64)).tolist() == [2.0**64, 0.0]
+
+
 @pytest.mark.parametrize(
     ("points", "match"),
     [
@@ -90,6 +98,37 @@ def test_shapes_stay() -> None:
 def test_no_numbers(points: Any, match: str) -> None:
     with pytest.raises(TypeError, match=match):
         as_points(points)
+
+
+@pytest.mark.filterwarnings("ignore:.*[Bb]eta state", "ignore:.*prototype")
+@pytest.mark.parametrize(
+    ("make", "error", "words"),
+    [
+        (
+            lambda: np.ma.masked_equal(ROWS, 4.0),
+            ValueError,
+            "points must be without masked entries. Got 1 of 12 masked instead. Fill them with .filled",
+        ),
+        (
+            lambda: torch.from_numpy(ROWS).to_sparse(),
+            TypeError,
+            "a dense tensor. Got a sparse tensor, torch.sparse_coo",
+        ),
+        (lambda: torch.from_numpy(ROWS).to_sparse_csr(), TypeError, r"torch.sparse_csr instead. .*to_dense\(\)"),
+        (lambda: torch.empty(2, 3, device="meta"), TypeError, "Got one on the device meta instead"),
+        (lambda: torch.nested.nested_tensor([torch.zeros(2), torch.zeros(3)]), TypeError, "Got a nested tensor"),
+        (lambda: scipy.sparse.csr_matrix(ROWS), TypeError, r"a dense array. Got a sparse csr_matrix .*toarray\(\)"),
+    ],
+)
+def test_numbers_that_are_not_all_there(make: Callable[[], Any], error: type[Exception], words: str) -> None:
+    with pytest.raises(error, match=words):
+        as_points(make())
+    with pytest.raises(error, match=words):
+        encoding.for_numpy(make())
+
+
+def test_masked_array_of_which_nothing_is_masked() -> None:
+    assert as_points(np.ma.masked_array(ROWS)).tolist() == ROWS.tolist()
 
 
 # ---------------------------------------------------------------------- encode
@@ -190,6 +229,46 @@ def test_dtype_is_that_of_the_first_layer() -> None:
 def test_tokens_stay_integers() -> None:
     encoder = nn.Sequential(nn.Embedding(10, 2), nn.Flatten())
     assert encode(encoder, torch.randint(10, (5, 3))).shape == (5, 6)
+
+
+class Own(nn.Module):
+    """A layer that torch does not know, of numbers or, as a table, of tokens."""
+
+    def __init__(self, tokens: bool) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.randn(300, 2))
+        self.tokens = tokens
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.weight[x].flatten(1) if self.tokens else x @ self.weight[: x.shape[1]]
+
+
+@pytest.mark.parametrize("kind", [torch.int64, torch.int32, torch.int16, torch.uint8])
+def test_integers_stay_where_the_encoder_takes_them(kind: torch.dtype) -> None:
+    tokens = torch.randint(100, (5, 3))
+    table = Own(tokens=True)
+    torch.testing.assert_close(encode(table, tokens.to(kind)), table.weight[tokens].flatten(1).detach())
+    bag = nn.EmbeddingBag(100, 2)
+    torch.testing.assert_close(encode(bag, tokens.to(kind)), bag(tokens).detach())
+    for encoder in (nn.Linear(3, 2), Own(tokens=False), nn.Sequential(nn.Flatten(), nn.BatchNorm1d(3))):
+        torch.testing.assert_close(encode(encoder, tokens.to(kind)), encode(encoder, tokens.float()))
+
+
+def test_bytes_do_not_wrap_around() -> None:
+    class Doubled(nn.Module):
+        def forward(self, x: Tensor) -> Tensor:
+            return x * 2
+
+    assert encode(Doubled(), torch.tensor([[200]], dtype=torch.uint8)).tolist() == [[400]]
+
+
+def test_error_of_integers_is_that_of_what_the_encoder_takes() -> None:
+    with pytest.raises(RuntimeError, match="shapes cannot be multiplied"):
+        encode(nn.Linear(3, 2), torch.ones(4, 5, dtype=torch.int64))
+    with pytest.raises(RuntimeError, match="shapes cannot be multiplied"):
+        encode(nn.Sequential(nn.Embedding(10, 2), nn.Flatten(), nn.Linear(5, 2)), torch.ones(4, 5, dtype=torch.int64))
+    with pytest.raises(IndexError, match="out of range"):
+        encode(nn.Embedding(10, 2), torch.full((4, 5), 10))
 
 
 @pytest.mark.parametrize(("show", "count", "shown"), [(True, 100, True), (True, 5, False), (False, 100, False)])

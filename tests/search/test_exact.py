@@ -402,3 +402,14 @@ def test_a_random_life(kind: str, operations: list[tuple[str, Any]], seed: int) 
             with pytest.raises(ValueError, match=r"filled before|at most"):
                 index.search(np.ones((1, DIM)), argument)
         assert len(index) == len(there)
+
+
+def test_integers_that_float32_does_not_hold_are_told_apart() -> None:
+    large = np.array([[1 << 24], [(1 << 24) + 1], [-(1 << 30) - 1]])
+    for items in (large, torch.from_numpy(large)):
+        index = ExactIndex("euclidean")
+        index.add(items)
+        np.testing.assert_array_equal(index.search(items, 1)[1][:, 0], [0, 1, 2])
+    blocks = ExactIndex("euclidean")
+    blocks.add_blocks([large[:0], np.array([[1], [2]]), large])
+    np.testing.assert_array_equal(blocks.search(large, 1)[1][:, 0], [2, 3, 4])

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import functools
+import threading
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import numpy as np
@@ -246,13 +248,13 @@ def test_longer_items_than_there_were(kind: str, direction: str) -> None:
 @pytest.mark.parametrize("kind", KINDS)
 def test_many_times_the_items_it_was_made_for(kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
     made_for: list[int] = []
-    original = FaissIndex._make
+    original = FaissIndex._made
 
-    def make_and_count(self: FaissIndex, *arguments: Any) -> None:
-        original(self, *arguments)
-        made_for.append(self._made_for)
+    def make_and_count(self: FaissIndex, *arguments: Any) -> Any:
+        made_for.append(len(arguments[1]) + len(arguments[2]))
+        return original(self, *arguments)
 
-    monkeypatch.setattr(FaissIndex, "_make", make_and_count)
+    monkeypatch.setattr(FaissIndex, "_made", make_and_count)
     index = FaissIndex(made("kl"), kind=kind)
     for start in range(0, 3000, 100):
         index.add(ITEMS[start : start + 100])
@@ -433,3 +435,48 @@ def test_many_features_are_searched_by_faiss_itself() -> None:
         index.remove(np.arange(0, 100))
     for ours, theirs in zip(flat.search(points[600:], 7), exact.search(points[600:], 7), strict=True):
         np.testing.assert_array_equal(ours, theirs)
+
+
+@pytest.mark.parametrize("kind", ["ivf", "ivf-pq"])
+def test_lists_that_are_filled_at_known_length_are_those_of_faiss(kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    import faiss
+
+    keys = data(3000)
+    monkeypatch.setattr(engines, "ADDED_ROWS", 700)
+    ours = engines.make_engine(faiss, kind, engines.KINDS[kind].codes[0], keys)
+    monkeypatch.setattr(engines, "_fill_lists", lambda faiss, engine, keys: engine.add(keys))
+    plain = engines.make_engine(faiss, kind, engines.KINDS[kind].codes[0], keys)
+    assert np.array_equal(faiss.serialize_index(ours), faiss.serialize_index(plain))
+    assert ours.ntotal == 3000
+
+
+@pytest.mark.parametrize("change", ["add", "remove"])
+def test_searches_go_on_while_an_index_is_made_anew(change: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    index = filled(items=ITEMS[:400])
+    before = index.search(QUERIES, 5)
+    begun, go_on = threading.Event(), threading.Event()
+    original = module.make_engine
+
+    def slow(*arguments: Any) -> Any:
+        begun.set()
+        assert go_on.wait(60)
+        return original(*arguments)
+
+    monkeypatch.setattr(module, "make_engine", slow)
+    changes = {"add": lambda: index.add(ITEMS[400:]), "remove": lambda: index.remove(np.arange(200))}
+    with ThreadPoolExecutor(2) as pool:
+        change_made = pool.submit(changes[change])
+        try:
+            assert begun.wait(60)
+            values, ids = pool.submit(index.search, QUERIES, 5).result(timeout=60)
+            if change == "add":
+                assert np.array_equal(ids, before[1])
+                assert np.array_equal(values, before[0])
+            else:  # what is removed is gone at once
+                assert ids.min() >= 200
+            assert not change_made.done()
+        finally:
+            go_on.set()
+        change_made.result(timeout=60)
+    kept = np.arange(3000) if change == "add" else np.arange(200, 400)
+    assert_good(index, ITEMS[kept], kept)

@@ -96,6 +96,11 @@ class Divergence(Rebuildable, ABC):
                 blocks.append(self._forward(block[:, None], y[None]))
         return torch.cat(blocks)
 
+    @property
+    def _pair_by_pair(self) -> bool:
+        """Whether pairs are computed one by one: two good points may then overflow, and looking at all costs little."""
+        return type(self)._pairwise is Divergence._pairwise
+
     def calibrate(self, x: Tensor, y: Tensor, targets: Tensor | None = None) -> None:
         """Fit the fixed scales of the model to data before training.
 
@@ -141,9 +146,10 @@ class Divergence(Rebuildable, ABC):
             return result.to(torch.bfloat16)
         result = getattr(self, hook)(x, y)
         if self._checks_values and checks.inspectable(x, y, result):
-            # A bad point shows in its whole row or column of a matrix: one of each tells of all points.
             matrix = hook == "_pairwise" and result.numel() > 0
-            values = torch.cat([result[0], result[:, 0]]) if matrix else result
+            # A bad point shows in its whole row or column of a matrix: one of each tells of all points.
+            sampled = matrix and not self._pair_by_pair
+            values = torch.cat([result[0], result[:, 0]]) if sampled else result
             total = values.detach().sum().item()
             if total - total != 0.0:  # NaN or infinite; an overflow of finite points is not an error
                 checks.check_finite(x, "x", type(self).__name__)

@@ -43,6 +43,10 @@ class _Wrapper(Divergence):
         self.reflexive = divergence.reflexive
         self._pair_width = divergence._pair_width
 
+    @property
+    def _pair_by_pair(self) -> bool:
+        return super()._pair_by_pair or self.divergence._pair_by_pair
+
     def calibrate(self, x: Tensor, y: Tensor, targets: Tensor | None = None) -> None:
         self.divergence.calibrate(x, y, targets)
 

@@ -4,7 +4,7 @@ Any ``nn.Module`` can be an encoder. Those here are the ones of the experiments,
 the residual networks of He et al., and :func:`load_weights` reads their weights from a local file.
 """
 
-from askew.encoders.encoding import as_points, encode
+from askew.encoders.encoding import as_floats, as_points, encode
 from askew.encoders.resnets import IMAGENET_MEAN, IMAGENET_STD, ResNet18, ResNet20
 from askew.encoders.scaling import Standardize
 from askew.encoders.simple import MLP, Identity, Linear, SmallCNN
@@ -21,6 +21,7 @@ __all__ = [
     "ResNet20",
     "SmallCNN",
     "Standardize",
+    "as_floats",
     "as_points",
     "encode",
     "load_weights",

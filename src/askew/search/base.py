@@ -18,7 +18,7 @@ from torch import Tensor, nn
 from askew import checks, recipes, storage
 from askew.checks import REAL
 from askew.divergences import Divergence, take_apart
-from askew.encoders import as_points, encode
+from askew.encoders import as_floats, as_points, encode
 from askew.parallel import over_blocks
 from askew.progress import progress_bar
 from askew.search.forms import DIRECTIONS, has_boundary
@@ -27,9 +27,10 @@ from askew.streams import Rows
 
 __all__ = ["Index", "fingerprint"]
 
-# Pairs whose divergence is computed at a time.
+# Pairs whose divergence is computed at a time, and numbers in the items of these.
 BLOCK_PAIRS = 1 << 11
-# Candidates of all queries whose items are gathered at a time.
+BLOCK_NUMBERS = 1 << 17
+# Candidates of all queries that are ranked at a time.
 RERANKED_PAIRS = 1 << 18
 
 Found = tuple[NDArray[Any], NDArray[np.int64]]
@@ -38,7 +39,7 @@ Found = tuple[NDArray[Any], NDArray[np.int64]]
 class Index(ABC):
     """Items to be searched by a divergence, in one direction.
 
-    Several threads may use one index: searches run side by side, and wait while items are added or removed.
+    Several threads may use one index: searches run side by side, and go on while a change is prepared.
 
     Parameters
     ----------
@@ -141,8 +142,7 @@ class Index(ABC):
         k = checks.check_size(k, f"k of {type(self).__name__}.search")
         self._check_filled(k)
         images = self._images(queries, "queries", is_first=self.direction == "query-first")
-        self._mend()
-        with self._gate.reading():
+        with self._reading():
             self._check_filled(k)  # another thread may have removed some
             values, found = self._search(images, k)
         return values.numpy(), found
@@ -163,8 +163,7 @@ class Index(ABC):
         k = checks.check_size(k, f"k of {type(self).__name__}.recall")
         self._check_filled(k)
         images = self._images(queries, "queries", is_first=self.direction == "query-first")
-        self._mend()
-        with self._gate.reading():
+        with self._reading():
             self._check_filled(k)
             values, truth = self._search(images, k)[0].numpy(), self._exact(images, k)[0]
         limit = truth[:, -1:].numpy()
@@ -177,8 +176,25 @@ class Index(ABC):
 
     # ------------------------------------------------------------------ what an index writes
 
-    def _mend(self) -> None:  # noqa: B027
-        """Put right what an interrupted change has left, before a search; most have nothing to mend."""
+    @contextlib.contextmanager
+    def _reading(self) -> Iterator[None]:
+        """Keep writers out, once what an interrupted change has left is put right."""
+        while True:
+            with self._gate.reading():
+                if not self._gate.torn:  # no writer is at work here, so that it would be one that was interrupted
+                    yield
+                    return
+            with self._gate.changing():
+                self._mend()
+
+    def _mend(self) -> None:
+        """Put right what an interrupted change has left, inside a change."""
+        if self._gate.torn:
+            self._make_anew()
+
+    @abstractmethod
+    def _make_anew(self) -> None:
+        """Build everything from the items, or raise and change nothing."""
 
     @abstractmethod
     def _search(self, queries: Tensor, k: int) -> tuple[Tensor, NDArray[np.int64]]:
@@ -206,18 +222,22 @@ class Index(ABC):
             if tensor.is_floating_point():
                 checks.check_finite(tensor, name, owner)
             tensor = encode(self._encoder, tensor, self.progress)
-        if not tensor.is_floating_point():
-            tensor = tensor.to(divergence.dtype or torch.get_default_dtype())
+        tensor = as_floats(tensor, divergence.dtype)
         dtype = divergence.dtype or self._own_dtype() or tensor.dtype
         tensor = tensor.detach().cpu().to(torch.float32 if dtype.itemsize < 4 else dtype)
         if tensor.ndim != 2:
             mend = "A single point is one row: points[None]." if tensor.ndim == 1 else ""
             raise ValueError(checks.problem(f"{name} of {owner}", "of shape (n, dim)", tuple(tensor.shape), mend))
-        tensor = checks.check_points(tensor, divergence.dim, name, owner)
-        checks.check_finite(tensor, name, owner)
+        return self._checked_images(tensor, name, is_first)
+
+    def _checked_images(self, images: Tensor, name: str, is_first: bool) -> Tensor:
+        """Return images, if the divergence is defined there."""
+        divergence, owner = self.divergence, type(self).__name__
+        images = checks.check_points(images, divergence.dim, name, owner)
+        checks.check_finite(images, name, owner)
         if divergence.domain != REAL:
-            divergence.domain.check(tensor, name, owner, boundary=has_boundary(divergence, is_first))
-        return tensor
+            divergence.domain.check(images, name, owner, boundary=has_boundary(divergence, is_first))
+        return images
 
     def _own_dtype(self) -> torch.dtype | None:
         """Return the dtype of the items that are there."""
@@ -225,18 +245,20 @@ class Index(ABC):
 
     # ------------------------------------------------------------------ exact values
 
-    def _values(self, queries: Tensor, items: Tensor) -> Tensor:
-        """Return the divergences of pairs row by row, ``(n, dim), (n, dim) -> (n,)``, in the direction of the index."""
+    def _values(self, queries: Tensor, items: NDArray[Any], numbers: NDArray[Any], rows: NDArray[Any]) -> Tensor:
+        """Return the divergences of pairs of a query and an item, each by its number, in the direction of the index."""
         like = next((t for t in (*self.divergence.parameters(), *self.divergence.buffers())), queries)
-        result = torch.empty(len(queries), dtype=queries.dtype)
+        result = torch.empty(len(rows), dtype=queries.dtype)
 
         def work(part: slice) -> None:
-            first, second = queries[part].to(like.device), items[part].to(like.device)
+            # Pairs are put together here, where they are still in the cache when they are used.
+            first = queries[torch.from_numpy(numbers[part])].to(like.device)
+            second = torch.from_numpy(items[rows[part]]).to(like.device)
             if self.direction == "query-second":
                 first, second = second, first
             result[part] = self.divergence(first, second).cpu()
 
-        over_blocks(len(queries), BLOCK_PAIRS, work)
+        over_blocks(len(rows), max(1, min(BLOCK_PAIRS, BLOCK_NUMBERS // max(1, queries.shape[1]))), work)
         return result
 
     def _reranked(
@@ -253,9 +275,8 @@ class Index(ABC):
         for start in range(0, n, height):
             block = rows[start : start + height]
             there = block >= 0
-            number = torch.from_numpy(np.nonzero(there)[0] + start)
             values = np.full(block.shape, np.inf, result.numpy().dtype)
-            values[there] = self._values(queries[number], torch.from_numpy(items[block[there]])).numpy()
+            values[there] = self._values(queries, items, np.nonzero(there)[0] + start, block[there]).numpy()
             order = np.lexsort((block, values, ~there), axis=1)[:, :k]
             result[start : start + height] = torch.from_numpy(np.take_along_axis(values, order, 1))
             chosen[start : start + height] = np.take_along_axis(block, order, 1)

@@ -1,22 +1,56 @@
-"""Search among items that dask holds in blocks: each block finds its nearest, and the nearest of those are kept."""
+"""Search and scores of points that dask holds in blocks, each of which is worked on where it is."""
 
 from __future__ import annotations
 
-from typing import Any
+import copy
+import math
+from typing import Any, NamedTuple
 
 import numpy as np
+import torch
 from numpy.typing import ArrayLike, NDArray
-from torch import Tensor
+from torch import Tensor, nn
 
 from askew import checks
+from askew.divergences import Divergence
+from askew.divergences.parts import take_apart
+from askew.encoders import as_points, encode
+from askew.parallel import over_blocks
 from askew.search.exact import ExactIndex
 
-__all__ = ["search_blocks"]
+__all__ = ["score_blocks", "search_blocks"]
 
+# Pairs whose divergence is computed at a time.
+SCORED_PAIRS = 1 << 11
 # Answers that are merged by one task.
 BRANCHES = 16
 
 Found = tuple[NDArray[Any], NDArray[np.int64]]
+
+
+class _Answer(NamedTuple):
+    """The nearest of some rows that follow each other: divergences, numbers from the first of them on, their number."""
+
+    values: NDArray[Any]
+    places: NDArray[np.int64]
+    rows: int
+
+
+class _Scorer(NamedTuple):
+    """What scores pairs, and the dtype of the scores."""
+
+    encoder: nn.Module | None
+    divergence: Divergence
+    dtype: torch.dtype
+
+
+class _Held(NamedTuple):
+    """Rows in blocks: a task for each, their lengths (NaN where not known), their features, the dtype of all."""
+
+    blocks: list[Any]
+    sizes: tuple[float, ...]
+    columns: int
+    dtype: np.dtype[Any]
 
 
 def search_blocks(
@@ -25,14 +59,14 @@ def search_blocks(
     """Return the nearest of all items that dask holds, exactly, without bringing them together.
 
     Each block is searched where it is, and only its k best hits travel. For one pass over items that are on disk or on
-    several machines; an index answers many searches faster.
+    several machines; an index answers many searches faster. As in an index, NaN and infinity are an error.
 
     Parameters
     ----------
     divergence
         As in :class:`ExactIndex`.
     items
-        A dask array, ``(n, dim)``.
+        A dask array, ``(n, dim)``, or data frame of numbers. Lengths of blocks need not be known.
     queries
         ``(q, dim)``, in memory.
     k
@@ -53,45 +87,148 @@ def search_blocks(
     array([[40, 41]])
     """
     dask = checks.optional_import("dask", "dask", "search_blocks")
-    if not (callable(getattr(items, "to_delayed", None)) and getattr(items, "ndim", 0) >= 2):
-        raise TypeError(
-            checks.problem("items of search_blocks", "a dask array of shape (n, dim)", type(items).__name__)
-        )
-    whole = items.rechunk(dict.fromkeys(range(1, items.ndim), -1))
-    sizes = whole.chunks[0]
-    if any(np.isnan(size) for size in sizes):
-        mend = "Call items.compute_chunk_sizes() first."
-        raise ValueError(checks.problem("items of search_blocks", "blocks of known length", "unknown ones", mend))
-    count = int(sum(sizes))
-    if not 1 <= checks.check_size(k, "k of search_blocks") <= count:
-        raise ValueError(checks.problem("k of search_blocks", f"at most {count}, the number of items", k))
-    asked = queries.numpy() if isinstance(queries, Tensor) else np.asarray(queries)
-    offsets = np.cumsum([0, *sizes[:-1]])
+    held = _held(items, "items of search_blocks")
+    checks.check_size(k, "k of search_blocks")
+    _check_hits(k, sum(held.sizes))
     task, merge = dask.delayed(_search_block, pure=False), dask.delayed(_merged, pure=False)
     # Sent once, not with each block.
-    sent = dask.delayed((divergence, asked), pure=False, traverse=False)
-    parts = [
-        task(sent, block, int(offset), k, direction)
-        for block, offset in zip(whole.to_delayed().ravel(), offsets, strict=True)
-    ]
+    sent = dask.delayed((divergence, as_points(queries).cpu()), pure=False, traverse=False)
+    parts = [task(sent, block, k, direction) for block in held.blocks]
     while len(parts) > 1:
         parts = [merge(parts[i : i + BRANCHES], k) for i in range(0, len(parts), BRANCHES)]
-    found: Found = dask.compute(parts[0])[0]
-    return found
+    found: _Answer = dask.compute(parts[0])[0]
+    _check_hits(k, found.rows)
+    return found.values, found.places
 
 
-def _search_block(sent: tuple[object, Any], block: NDArray[Any], offset: int, k: int, direction: str) -> Found:
+def _check_hits(k: int, count: float) -> None:
+    if k > count:  # nothing is above NaN, a number that is not known yet
+        raise ValueError(checks.problem("k of search_blocks", f"at most {count:.0f}, the number of items", k))
+
+
+def score_blocks(divergence: object, first: Any, second: Any) -> Any:
+    """Return the divergences of pairs that dask holds, row by row, as a dask array that nothing is computed of yet.
+
+    A pair with NaN or infinity gives what a call of the divergence gives: ``"euclidean"`` and ``"mahalanobis"``, which
+    do not look at values, give NaN or infinity for this pair alone; all others raise a ValueError when its block is
+    computed.
+
+    Parameters
+    ----------
+    divergence
+        As in :class:`ExactIndex`.
+    first, second
+        Dask arrays, ``(n, dim)`` each, or data frames of numbers, of the same length: the first points of the pairs,
+        and the second ones. Where lengths of blocks are not known, as in data frames, both need blocks of the same
+        lengths.
+
+    Returns
+    -------
+    dask array, ``(n,)``
+        D(first_i, second_i), in the blocks of ``first``.
+
+    Examples
+    --------
+    >>> import dask.array as da
+    >>> first, second = da.full((5, 2), 0.5), da.from_array(np.tile([0.9, 0.1], (5, 1)), chunks=(2, 2))
+    >>> score_blocks("kl", first, second).compute().round(3)
+    array([0.511, 0.511, 0.511, 0.511, 0.511])
+    """
+    dask = checks.optional_import("dask", "dask", "score_blocks")
+    array = checks.optional_import("dask.array", "dask", "score_blocks")
+    x, y = _held(first, "first of score_blocks"), _held(second, "second of score_blocks")
+    rows = sum(x.sizes), sum(y.sizes)
+    if rows[0] != rows[1] and not math.isnan(sum(rows)):
+        got = f"{rows[0]} and {rows[1]} rows"
+        raise ValueError(checks.problem("first and second of score_blocks", "of the same length", got))
+    if not math.isnan(sum(rows)):
+        y = _held(second.rechunk({0: x.sizes}), "second of score_blocks")
+    elif len(x.blocks) != len(y.blocks):
+        must = "in as many blocks, where their lengths are not known"
+        mend = "Take data frames as frame.to_dask_array(lengths=True); of arrays call compute_chunk_sizes()."
+        got = f"{len(x.blocks)} and {len(y.blocks)} blocks"
+        raise ValueError(checks.problem("first and second of score_blocks", must, got, mend))
+    scorer = _scorer(divergence, x, y)
+    kind = np.float64 if scorer.dtype == torch.float64 else np.float32
+    sent = dask.delayed(scorer, pure=False, traverse=False)
+    task = dask.delayed(_score_block, pure=False)
+    sizes = (other if math.isnan(own) else own for own, other in zip(x.sizes, y.sizes, strict=True))
+    triples = zip(sizes, x.blocks, y.blocks, strict=True)
+    return array.concatenate([array.from_delayed(task(sent, *pair), (size,), kind) for size, *pair in triples])
+
+
+def _scorer(divergence: object, x: _Held, y: _Held) -> _Scorer:
+    # Copied, so that a model that is trained further does not change what is computed later.
+    encoder, own = copy.deepcopy(take_apart(divergence, x.columns, "score_blocks"))
+    for module in (own,) if encoder is None else (own, encoder):
+        module.eval().requires_grad_(False)
+    if own.dtype == torch.bfloat16:  # numpy has no such numbers
+        own = own.float()
+    if own.dtype is not None:
+        wide = own.dtype == torch.float64
+    else:
+        numbers = () if encoder is None else (*encoder.parameters(), *encoder.buffers())
+        kinds = {number.dtype for number in numbers if number.is_floating_point()}
+        given = np.result_type(x.dtype, y.dtype)
+        wide = torch.float64 in kinds if kinds else given == np.float64 or given.kind in "iu"
+    return _Scorer(encoder, own, torch.float64 if wide else torch.float32)
+
+
+def _held(points: Any, what: str) -> _Held:
+    """Return what dask holds as blocks of whole rows."""
+    ndim = getattr(points, "ndim", 0)  # of what is delayed, any attribute is something delayed
+    lazy = isinstance(ndim, int) and ndim >= 2 and callable(getattr(points, "to_delayed", None))
+    if lazy and hasattr(points, "to_dask_array"):  # a data frame
+        kinds = [getattr(kind, "numpy_dtype", kind) for kind in points.dtypes]
+        strange = next((i for i, kind in enumerate(kinds) if kind.kind not in "biuf"), None)
+        if strange is not None or not kinds:
+            got = "none" if strange is None else f"column {str(points.columns[strange])!r} of {kinds[strange]}"
+            raise TypeError(checks.problem(what, "columns of numbers", got, "Choose them: frame[[name, ...]]."))
+        blocks = list(points.to_delayed())
+        return _Held(blocks, (math.nan,) * len(blocks), len(kinds), np.result_type(*kinds))
+    if not (lazy and callable(getattr(points, "rechunk", None))):
+        must = "a dask array of shape (n, dim) or a data frame of dask's"
+        mend = "What is in memory becomes one by dask.array.from_array(points)."
+        raise TypeError(checks.problem(what, must, type(points).__name__, mend))
+    if points.dtype.kind not in "biufO":
+        raise TypeError(checks.problem(what, "real numbers", f"an array of {points.dtype}"))
+    whole = points.rechunk(dict.fromkeys(range(1, points.ndim), -1))
+    return _Held(whole.to_delayed().ravel().tolist(), whole.chunks[0], int(whole.shape[1]), whole.dtype)
+
+
+def _score_block(scorer: _Scorer, first: Any, second: Any) -> NDArray[Any]:
+    if len(first) != len(second):
+        got = f"a block of {len(first)} and one of {len(second)}"
+        mend = "Take data frames as frame.to_dask_array(lengths=True); of arrays call compute_chunk_sizes()."
+        raise ValueError(checks.problem("blocks of first and second of score_blocks", "of the same lengths", got, mend))
+    result = torch.empty(len(first), dtype=scorer.dtype)
+    if len(first) == 0:  # not every encoder takes a batch without points
+        return result.numpy()
+    x, y = (encode(scorer.encoder, as_points(points)).to(scorer.dtype) for points in (first, second))
+    numbers = (*scorer.divergence.parameters(), *scorer.divergence.buffers())
+    device = numbers[0].device if numbers else x.device
+
+    def work(part: slice) -> None:
+        result[part] = scorer.divergence(x[part].to(device), y[part].to(device)).cpu()
+
+    over_blocks(len(x), SCORED_PAIRS, work)
+    return result.numpy()
+
+
+def _search_block(sent: tuple[object, Tensor], block: Any, k: int, direction: str) -> _Answer:
     divergence, queries = sent
     if len(block) == 0:
-        return np.zeros((len(queries), 0)), np.zeros((len(queries), 0), np.int64)
+        return _Answer(np.zeros((len(queries), 0)), np.zeros((len(queries), 0), np.int64), 0)
     index = ExactIndex(divergence, direction, progress=False)
-    index.add(np.ascontiguousarray(block))
-    values, places = index.search(queries, min(k, len(block)))
-    return values, places + offset
+    index.add(block)
+    return _Answer(*index.search(queries, min(k, len(block))), len(block))
 
 
-def _merged(parts: list[Found], k: int) -> Found:
-    """Return the k nearest of several answers; of equal ones, the first rows."""
-    values, places = (np.concatenate(column, 1) for column in zip(*parts, strict=True))
+def _merged(parts: list[_Answer], k: int) -> _Answer:
+    """Return the k nearest of answers about rows that follow each other; of equal ones, the first rows."""
+    known = [part for part in parts if part.rows] or parts[:1]
+    offsets = np.cumsum([0, *(part.rows for part in known)])
+    values = np.concatenate([part.values for part in known], 1)
+    places = np.concatenate([part.places + offset for part, offset in zip(known, offsets[:-1], strict=True)], 1)
     order = np.lexsort((places, values), axis=1)[:, :k]
-    return np.take_along_axis(values, order, 1), np.take_along_axis(places, order, 1)
+    return _Answer(np.take_along_axis(values, order, 1), np.take_along_axis(places, order, 1), int(offsets[-1]))

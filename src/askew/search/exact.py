@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import numpy as np
 import torch
 from numpy.typing import NDArray
@@ -47,41 +49,41 @@ class ExactIndex(LocalIndex):
     _sizes: Sizes = Sizes()
     _made_for: int = 0
 
-    def _take_in(self, images: Tensor, store: Store) -> None:
+    def _taken_in(self, images: Tensor, store: Store) -> Callable[[], None]:
         outgrown = len(store) + len(images) > OUTGROWN * self._made_for
         if self._reduction is None or self._keys is None or outgrown:
-            self._make(store, images)
-            return
-        keys = self._reduction.keys(images).numpy()
+            return self._made(store, images)
+        keys, own = self._reduction.keys(images).numpy(), self._keys
         sizes = sizes_of(keys, type(self).__name__)
-        self._keys.append(keys, np.arange(self._keys.rows, self._keys.rows + len(keys)))
-        self._sizes = self._sizes.joined(sizes)
+        own.reserve(len(keys))
 
-    def _make(self, store: Store, images: Tensor) -> None:
+        def put() -> None:
+            own.append(keys, np.arange(own.rows, own.rows + len(keys)))
+            self._sizes = self._sizes.joined(sizes)
+
+        return put
+
+    def _made_anew(self, store: Store) -> Callable[[], None]:
+        return self._made(store, torch.from_numpy(store.values[:0]))
+
+    def _made(self, store: Store, images: Tensor) -> Callable[[], None]:
         """Make the keys of the items in the store and of new ones."""
         dense = store.compacted()
         dense.reserve(len(images))
         parts = [torch.from_numpy(dense.values), images]
         count = dense.rows + len(images)
+        reduction, keys, sizes = None, None, Sizes()
         if count and ranking(self.divergence) is not None:
             owner = type(self).__name__
             reduction = reduce(self.divergence, self.direction, "inner-product", sample_of(parts), owner)
-            keys = np.empty((count, reduction.size), dense.values.dtype)
-            fill_keys(keys, reduction, parts)
-            self._sizes = sizes_of(keys, owner)
-            self._reduction, self._keys = reduction, Store(keys, np.arange(count))
-        else:
-            self._reduction = self._keys = None
-        self._made_for = count
-        store.become(dense)
+            rows = np.empty((count, reduction.size), dense.values.dtype)
+            fill_keys(rows, reduction, parts)
+            keys, sizes = Store(rows, np.arange(count)), sizes_of(rows, owner)
+        return self._change(store, dense, _reduction=reduction, _keys=keys, _sizes=sizes, _made_for=count)
 
     def _take_out(self, rows: NDArray[np.int64]) -> None:
         if self._keys is not None:
             self._keys.values[rows] = empty_key(torch.from_numpy(self._keys.values[:1])).numpy()
-
-    def _make_anew(self) -> None:
-        if self._store is not None:
-            self._make(self._store, torch.from_numpy(self._store.values[:0]))
 
     def _search(self, queries: Tensor, k: int) -> tuple[Tensor, NDArray[np.int64]]:
         if self._reduction is None or self._keys is None:

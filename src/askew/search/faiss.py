@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import os
 import warnings
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from types import ModuleType
@@ -131,59 +132,47 @@ class FaissIndex(LocalIndex):
 
     # ------------------------------------------------------------------ items come and go
 
-    def _take_in(self, images: Tensor, store: Store) -> None:
+    def _taken_in(self, images: Tensor, store: Store) -> Callable[[], None]:
         total = len(store) + len(images)
         kind = self._asked or kind_for(total)
         if self._asked is None and kind_for(2 * total) == self._tried:
             kind = self._tried  # items that come and go near the border must not change it each time
         outgrown = total > OUTGROWN * self._made_for
-        if self._engine is None or self._reduction is None or kind != self._tried or outgrown or self._is_cut_short():
-            self._make(kind, store, images)
-            return
+        if self._engine is None or self._reduction is None or kind != self._tried or outgrown:
+            return self._made(kind, store, images)
         flat = self.kind == "flat"
         # Plain keys first: only they tell whether the Euclidean form can hold them.
         keys = self._reduction.plain_keys(images).float().numpy()
         sizes = sizes_of(keys, type(self).__name__)
         if not flat and sizes.whole > self._reduction.radius:
-            self._make(kind, store, images)
-            return
+            return self._made(kind, store, images)
         if not flat:
             keys = _euclidean(keys, self._reduction.radius)
-        self._engine.add(padded(self.kind, keys))
-        self._sizes = self._sizes.joined(sizes)
+        keys = padded(self.kind, keys)
 
-    def _is_cut_short(self) -> bool:
-        """Return whether an addition was interrupted, which leaves vectors without items."""
-        return self._store is not None and self._engine is not None and self._engine.ntotal != self._store.rows
+        def put() -> None:
+            self._engine.add(keys)
+            self._sizes = self._sizes.joined(sizes)
 
-    def _mend(self) -> None:
-        if self._is_cut_short():
-            with self._gate.writing():
-                if self._is_cut_short():  # it may have been an addition of another thread that is done by now
-                    self._make_anew()
+        return put
 
     def _take_out(self, rows: NDArray[np.int64]) -> None:
         if self.kind == "flat":
             stored = self._flat_keys()
             stored[torch.from_numpy(rows)] = empty_key(stored)
 
-    def _make_anew(self) -> None:
-        if self._store is not None:
-            nothing = torch.from_numpy(self._store.values[:0])
-            self._make(self._asked or kind_for(len(self._store)), self._store, nothing)
+    def _made_anew(self, store: Store) -> Callable[[], None]:
+        return self._made(self._asked or kind_for(len(store)), store, torch.from_numpy(store.values[:0]))
 
-    def _make(self, kind: str, store: Store, images: Tensor) -> None:
-        """Make the index of the items in the store and of new ones."""
+    def _made(self, kind: str, store: Store, images: Tensor, tried: str | None = None) -> Callable[[], None]:
+        """Make the index of the items in the store and of new ones; ``tried`` is the kind that was not good enough."""
         owner = type(self).__name__
         dense = store.compacted()
         dense.reserve(len(images))
         parts = [torch.from_numpy(dense.values), images]
         count = dense.rows + len(images)
         if count == 0:
-            self._engine = self._reduction = None
-            self._made_for = 0
-            store.become(dense)
-            return
+            return self._change(store, dense, _engine=None, _reduction=None, _made_for=0)
         sample = sample_of(parts)
         reduction = reduce(self.divergence, self.direction, "inner-product", sample, owner)
         flat = kind == "flat"
@@ -207,15 +196,12 @@ class FaissIndex(LocalIndex):
             if recall >= _goal(self.recall_target):
                 break
         if recall < self.recall_target and self._asked is None:
-            self._make("flat", store, images)
-            self._tried = kind
-            return
+            return self._made("flat", store, images, tried=kind)
         if recall < self.recall_target:
             found = f"FaissIndex of kind {kind!r} finds {recall:.1%} of the nearest items, below its recall_target"
             warnings.warn(f"{found}. Use kind='flat', or scale items that are far longer than others.", stacklevel=4)
-        self._engine, self._reduction, self.kind, self._sizes = engine, reduction, kind, sizes
-        self._made_for, self.effort, self._tried = count, effort, kind
-        store.become(dense)
+        made = {"_engine": engine, "_reduction": reduction, "_sizes": sizes, "_made_for": count}
+        return self._change(store, dense, **made, kind=kind, effort=effort, _tried=tried or kind)
 
     def _first_effort(
         self, kind: str, engine: Any, reduction: Reduction, parts: list[Tensor], keys: NDArray[np.float32]
@@ -298,8 +284,7 @@ class FaissIndex(LocalIndex):
         if len(self) == 0:
             raise ValueError(checks.problem("FaissIndex", "filled before it is tuned", "no items", "Call add first."))
         images = self._images(queries, "queries", is_first=self.direction == "query-first")
-        self._mend()
-        with self._gate.reading():
+        with self._reading():
             if self.kind != "flat" and self._reduction is not None and len(images) and len(self):
                 _, ids = self._exact(images, min(k, len(self)))
                 truth = self._items.find(ids.reshape(-1)).reshape(ids.shape)

@@ -23,7 +23,7 @@ from askew.divergences import (
     Sqrt,
     take_apart,
 )
-from askew.encoders import as_points
+from askew.encoders import as_floats, as_points
 from askew.parallel import over_blocks
 from askew.potentials import Quadratic
 from askew.potentials.inverse import middle
@@ -342,6 +342,7 @@ def keys_and_queries(
         mend = "Encode the points first and give the divergence of the images."
         raise ValueError(checks.problem(f"divergence of {owner}", "one without an encoder", got, mend))
     if points is not None:
+        points = as_floats(points, parts.divergence.dtype)
         points = checks.check_points(points, parts.divergence.dim, "items", owner)
         checks.check_finite(points, "items", owner)
         boundary = has_boundary(parts.divergence, is_first=direction == "query-second")

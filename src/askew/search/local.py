@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import math
 import os
 from abc import abstractmethod
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any, NamedTuple, TypeVar
@@ -17,6 +18,7 @@ from torch import Tensor, nn
 
 from askew import checks, models, storage
 from askew.divergences import Divergence, Embedded
+from askew.encoders import as_points
 from askew.parallel import release_memory
 from askew.search.base import Index, fingerprint, shown_blocks
 from askew.search.folder import commit, read_description, restored_store, settled
@@ -69,25 +71,49 @@ class LocalIndex(Index):
 
     def add(self, items: ArrayLike | Tensor, ids: ArrayLike | None = None) -> None:
         """Add items, ``(n, dim)``; see :meth:`Index.add`. After an error the index is what it was before."""
-        unset = self._divergence is None
-        try:
-            images = self._images(items, "items", is_first=self.direction == "query-second")
-            with self._gate.writing():
-                self._add(images, ids)
-        except BaseException:
-            if unset:  # a name stands for any number of features again
-                self._divergence = None
-            raise
+        points = as_points(items)
+        if self._divergence is None:
+            with self._first_items():
+                self._add(self._item_images(points), ids)
+            return
+        images = self._item_images(points)  # beside other changes
+        with self._gate.changing():
+            self._add(images, ids)
+
+    @contextlib.contextmanager
+    def _first_items(self) -> Iterator[None]:
+        """Keep other changes out while the first items tell how many features the name of a divergence stands for."""
+        with self._gate.changing():
+            try:
+                yield
+            except BaseException:
+                if self._store is None and isinstance(self._given, str):  # it stands for any number again
+                    self._divergence = None
+                raise
+
+    def _item_images(self, points: ArrayLike | Tensor) -> Tensor:
+        return self._images(points, "items", is_first=self.direction == "query-second")
+
+    def _like_items(self, images: Tensor, store: Store) -> Tensor:
+        """Return images in the dtype of the items: other ones may have set it since these were checked."""
+        dtype = torch.from_numpy(store.values[:0]).dtype
+        if images.dtype == dtype:
+            return images
+        return self._checked_images(images.to(dtype), "items", is_first=self.direction == "query-second")
 
     def _add(self, images: Tensor, ids: ArrayLike | None) -> None:
+        self._mend()
         store = self._new_store(images) if self._store is None else self._store
+        images = self._like_items(images, store)
         new = store.new_ids(ids, len(images), type(self).__name__)
         if len(new) == 0:
             return
         store.reserve(len(new))
-        self._take_in(images, store)
-        store.append(images.numpy(), new)
-        self._store = store
+        put = self._taken_in(images, store)
+        with self._gate.writing():
+            put()
+            store.append(images.numpy(), new)
+            self._store = store
         if images.numel() > LARGE:
             release_memory()
 
@@ -96,52 +122,55 @@ class LocalIndex(Index):
 
         An index without items is made once, when all of them are there, and after an error it has none.
         """
-        if len(self):
-            super().add_blocks(blocks)
-            return
-        unset = self._divergence is None
-        try:
-            with self._gate.writing():
+        with self._first_items():
+            if len(self) == 0:
                 self._add_first(blocks)
-        except BaseException:
-            if unset:
-                self._divergence = None
-            raise
+                return
+        super().add_blocks(blocks)
 
     def _add_first(self, blocks: Rows | Iterable[ArrayLike | Tensor]) -> None:
-        store, images = None, None
+        store = None
         with shown_blocks(blocks, self.progress) as some:
             for block in some:
-                images = self._images(block, "items", is_first=self.direction == "query-second")
+                images = self._item_images(block)
                 if store is None:
                     store = self._new_store(images)
                     store.reserve(len(blocks) if isinstance(blocks, Rows) else 0)
+                images = self._like_items(images, store)
                 store.append(images.numpy(), store.new_ids(None, len(images), type(self).__name__))
-        if store is None or images is None or len(store) == 0:
+        if store is None or len(store) == 0:
             return
         release_memory()
-        self._take_in(images[:0], store)
-        self._store = store
+        put = self._made_anew(store)
+        with self._gate.writing():
+            put()
+            self._store = store
+        release_memory()
 
     def _new_store(self, images: Tensor) -> Store:
-        """Return a store for items like these, without any."""
-        return Store(np.empty((0, images.shape[1]), images.numpy().dtype), np.empty(0, np.int64), self._scratch)
+        """Return a store for items like these, without any; ids of items that were removed are not given again."""
+        store = Store(np.empty((0, images.shape[1]), images.numpy().dtype), np.empty(0, np.int64), self._scratch)
+        if self._store is not None:
+            store.skip_ids(self._store)
+        return store
 
     def remove(self, ids: ArrayLike) -> None:
         """Remove items by their ids; see :meth:`Index.remove`."""
         owner = f"{type(self).__name__}.remove"
         wanted = checked_ids(ids, owner)
-        with self._gate.writing():
+        with self._gate.changing():
             self._remove(wanted, owner)
 
     def _remove(self, wanted: RowNumbers, owner: str) -> None:
+        self._mend()
         rows = np.full(len(wanted), -1) if self._store is None else self._store.find(wanted)
         if (rows < 0).any():
             raise KeyError(checks.problem(f"ids of {owner}", "in the index", f"unknown {shown(wanted[rows < 0])}"))
         if self._store is None or len(rows) == 0:
             return
-        self._store.drop(rows)
-        self._take_out(rows)
+        with self._gate.writing():
+            self._store.drop(rows)
+            self._take_out(rows)
         if len(self._store) < (1 - EMPTY_SHARE) * self._store.rows:
             self._make_anew()
 
@@ -157,16 +186,36 @@ class LocalIndex(Index):
     # ------------------------------------------------------------------ what an index writes
 
     @abstractmethod
-    def _take_in(self, images: Tensor, store: Store) -> None:
-        """Take in items that are about to become the next rows of the store, or raise and change nothing."""
+    def _taken_in(self, images: Tensor, store: Store) -> Callable[[], None]:
+        """Do what takes long for items that are about to become the next rows of the store, or raise.
+
+        Searches go on beside it. What it returns puts it to work, while there are none.
+        """
 
     @abstractmethod
     def _take_out(self, rows: RowNumbers) -> None:
         """Forget rows that were emptied."""
 
     @abstractmethod
+    def _made_anew(self, store: Store) -> Callable[[], None]:
+        """Close the gaps of removed items and build everything from the rows of the store; as `_taken_in`."""
+
+    def _change(self, store: Store, dense: Store, **state: object) -> Callable[[], None]:
+        """Return what gives the index another state, and its store the rows of another."""
+
+        def put() -> None:
+            for name, value in state.items():
+                setattr(self, name, value)
+            store.become(dense)
+
+        return put
+
     def _make_anew(self) -> None:
-        """Close the gaps of removed items and build everything from the rows of the store, or change nothing."""
+        # An addition of the first items that was interrupted has left no store.
+        store = Store(np.empty((0, 1), np.float32), np.empty(0, np.int64)) if self._store is None else self._store
+        put = self._made_anew(store)
+        with self._gate.writing():
+            put()
 
     def _settings(self) -> dict[str, object]:
         """Return the arguments of the constructor and the state that a file has to keep."""
@@ -174,7 +223,8 @@ class LocalIndex(Index):
 
     def _restore(self, settings: dict[str, Any], folder: Path, files: dict[str, Any], shown_file: str) -> None:
         """Set what :meth:`_settings` returned and read own files; the store is there."""
-        self._make_anew()
+        if self._store is not None:
+            self._make_anew()
 
     def _write_parts(self, folder: Path) -> dict[str, Any]:
         """Write own files and return their names and digests."""
@@ -291,15 +341,11 @@ class LocalIndex(Index):
         OSError
             If the folder cannot be written. What was there is untouched.
         """
-        self._mend()
-        while True:
-            with self._gate.reading():
-                if self._store is None or self._store.live is None:
-                    commit(folder, lambda place, parts: self._description(place, parts, notes or {}))
-                    return
-            with self._gate.writing():
-                if self._store.live is not None:
-                    self._make_anew()
+        with self._gate.changing():  # while searches go on
+            self._mend()
+            if self._store is not None and self._store.live is not None:
+                self._make_anew()
+            commit(folder, lambda place, parts: self._description(place, parts, notes or {}))
 
     def _description(self, place: Path, parts: dict[str, str], notes: Mapping[str, object]) -> dict[str, Any]:
         """Write all parts, enter their names, and return the content of ``index.json``."""

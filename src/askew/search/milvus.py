@@ -159,11 +159,9 @@ class MilvusIndex(Index):
             To filter by: for each name one number, string, boolean, list or dict for each item.
         """
         owner = f"{type(self).__name__}.add"
-        images, columns = self._checked(items, fields, owner)
-        numbers = self._new_ids(ids, len(images), owner)
-        self._put(images, numbers, columns, replacing=False)
-        if self._next is not None and len(numbers):
-            self._next = max(self._next, int(numbers.max()) + 1)
+        with self._gate.changing():
+            images, columns = self._checked(items, fields, owner)
+            self._put(images, self._new_ids(ids, len(images), owner), columns, replacing=False)
 
     def upsert(self, items: ArrayLike | Tensor, ids: ArrayLike, fields: Fields | None = None) -> None:
         """Put items in the place of those with the same ids, and add those whose ids are new.
@@ -171,21 +169,21 @@ class MilvusIndex(Index):
         Parameters are those of :meth:`add`; fields that are not given stay as they are.
         """
         owner = f"{type(self).__name__}.upsert"
-        images, columns = self._checked(items, fields, owner)
-        numbers = _as_many(checked_ids(ids, owner), len(images), owner)
-        self._put(images, numbers, columns, replacing=True)
-        if self._next is not None and len(numbers):
-            self._next = max(self._next, int(numbers.max()) + 1)
+        with self._gate.changing():
+            images, columns = self._checked(items, fields, owner)
+            numbers = _as_many(checked_ids(ids, owner), len(images), owner)
+            self._put(images, numbers, columns, replacing=True)
 
     def remove(self, ids: ArrayLike) -> None:
         """Remove items by their ids; one that is not there is an error, and then nothing is removed."""
         owner = f"{type(self).__name__}.remove"
         wanted = checked_ids(ids, owner)
-        known = np.empty(0, np.int64) if self._look() is None else self._collection.known(wanted)
-        unknown = wanted[~np.isin(wanted, known)]
-        if len(unknown):
-            raise KeyError(checks.problem(f"ids of {owner}", "in the index", f"unknown {shown(unknown)}"))
-        self._collection.delete(wanted)
+        with self._gate.changing():
+            known = np.empty(0, np.int64) if self._look() is None else self._collection.known(wanted)
+            unknown = wanted[~np.isin(wanted, known)]
+            if len(unknown):
+                raise KeyError(checks.problem(f"ids of {owner}", "in the index", f"unknown {shown(unknown)}"))
+            self._collection.delete(wanted)
 
     def search(self, queries: ArrayLike | Tensor, k: int = 10, filter: str = "") -> Found:
         """Return the k nearest items of each query, of those that pass a filter.
@@ -214,7 +212,8 @@ class MilvusIndex(Index):
             raise TypeError(checks.problem(f"filter of {owner}", "an expression in a string", repr(filter)))
         self._needed()
         images = self._images(queries, "queries", is_first=self.direction == "query-first")
-        values, found = self._search(images, k, filter)
+        with self._reading():
+            values, found = self._search(images, k, filter)
         # Counting may take as long as searching, so it is left to where something is missing.
         if (found < 0).any() and not (filter and (found >= 0).any()):
             count = len(self)
@@ -324,7 +323,9 @@ class MilvusIndex(Index):
     def _look(self) -> Reduction | None:
         """Return the reduction of the collection, if it is there; another client may have made it by now."""
         if self._reduction is None and self._collection.exists():
-            self._open()
+            with self._gate.changing():
+                if self._reduction is None:  # another thread may have been first
+                    self._open()
         return self._reduction
 
     def _open(self) -> None:
@@ -411,6 +412,7 @@ class MilvusIndex(Index):
     def _put(self, images: Tensor, ids: Ids, columns: Fields, replacing: bool) -> None:
         if len(images) == 0:
             return
+        self._mend()
         fresh = self._look() is None
         reduction = self._fitted(images) if fresh else self._current()
         keys = self._vectors(reduction.plain_keys(images), "items")
@@ -436,6 +438,8 @@ class MilvusIndex(Index):
                 done = f"The first {start} of {len(images)} are in; give all to upsert." if start else ""
                 self._collection.write(rows, replacing, len(rows) - len(kept), done)
                 move(start + len(rows))
+        if self._next is not None:
+            self._next = max(self._next, int(ids.max()) + 1)
 
     def _vectors(self, vectors: Tensor, name: str) -> NDArray[np.float32]:
         """Return vectors as Milvus takes them."""
@@ -477,13 +481,19 @@ class MilvusIndex(Index):
 
     def _remake(self, reduction: Reduction) -> None:
         """Make all keys anew; if that is cut short, the next to open the collection repeats it."""
-        self._collection.remember(self._remembered(reduction, remaking=True))
-        for rows, items in self._stored(["*"]):
-            keys = self._vectors(reduction.keys(items), "items")
-            renewed = [{**row, KEY: key} for row, key in zip(rows, keys, strict=True)]
-            self._collection.write(renewed, replacing=True, new=0)
-        self._collection.remember(self._remembered(reduction))
-        self._reduction = reduction
+        with self._gate.writing():  # a search would find keys of both kinds
+            self._collection.remember(self._remembered(reduction, remaking=True))
+            for rows, items in self._stored(["*"]):
+                keys = self._vectors(reduction.keys(items), "items")
+                renewed = [{**row, KEY: key} for row, key in zip(rows, keys, strict=True)]
+                self._collection.write(renewed, replacing=True, new=0)
+            self._collection.remember(self._remembered(reduction))
+            self._reduction = reduction
+
+    def _make_anew(self) -> None:
+        # What was begun is remembered by the collection.
+        self._adopt(self._collection.remembered() or {})
+        self._remake(self._needed())
 
     # ------------------------------------------------------------------ out of the collection
 

@@ -33,7 +33,8 @@ MESSAGE_BYTES = 1 << 23
 ID_BATCH = 5000
 # Rows that the embedded engine may keep in its log, where each search walks through them one by one.
 LOG_ROWS = 2000
-# Numbers in the largest temporary of the embedded engine, which makes it for all queries of a call at once.
+# Numbers in the largest temporary of the embedded engine, which makes it for all queries of a call at once; or twice as
+# many as the keys have, since each call walks through all of them.
 ENGINE_ELEMENTS = 1 << 24
 QUERIES = 1000
 LARGEST_ID = int(np.iinfo(np.int64).max)
@@ -298,7 +299,7 @@ class Collection:
             # All products at once or, by distance and where there is no index yet, all differences.
             bare = self.rows if self.building else self.logged
             elements = bare * size if form == "euclidean" else self.rows
-            answers = min(answers, ENGINE_ELEMENTS // max(1, elements))
+            answers = min(answers, max(ENGINE_ELEMENTS, 2 * self.rows * size) // max(1, elements))
         return max(1, min(QUERIES, answers))
 
 

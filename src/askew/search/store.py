@@ -106,6 +106,10 @@ class Store:
             rows = np.where((rows >= 0) & self.live[np.maximum(rows, 0)], rows, -1)
         return rows
 
+    def skip_ids(self, other: Store) -> None:
+        """Give no ids that another store has given before, unless they are asked for."""
+        self._next = max(self._next, other._next)
+
     def reserve(self, count: int) -> None:
         """Take the memory for new items, so that :meth:`append` cannot fail."""
         needed = self.rows + count
@@ -123,20 +127,20 @@ class Store:
         needed = self.rows + len(ids)
         self._values[self.rows : needed] = values
         self._ids[self.rows : needed] = ids
-        self._plain = self._plain and bool(len(ids) == 0 or (ids[0] == self.rows and np.all(np.diff(ids) == 1)))
-        if self.live is not None:
-            self.live = np.concatenate([self.live, np.ones(len(ids), bool)])
-        self.rows = needed
-        self._count += len(ids)
-        if len(ids):
-            self._next = max(self._next, int(ids.max()) + 1)
+        # In one step, so that Ctrl-C leaves all of it as it was, or has come too late.
+        self.__dict__.update(
+            rows=needed,
+            live=None if self.live is None else np.concatenate([self.live, np.ones(len(ids), bool)]),
+            _count=self._count + len(ids),
+            _next=max(self._next, int(ids.max()) + 1) if len(ids) else self._next,
+            _plain=self._plain and bool(len(ids) == 0 or (ids[0] == self.rows and np.all(np.diff(ids) == 1))),
+        )
 
     def drop(self, rows: NDArray[np.int64]) -> None:
         """Empty some rows that hold items."""
-        if self.live is None:
-            self.live = np.ones(self.rows, bool)
-        self.live[rows] = False
-        self._count -= len(rows)
+        live = np.ones(self.rows, bool) if self.live is None else self.live.copy()
+        live[rows] = False
+        self.__dict__.update(live=live, _count=self._count - len(rows))  # in one step, as above
 
     def compacted(self) -> Store:
         """Return a store without the gaps that removed items have left, where rows have new numbers."""

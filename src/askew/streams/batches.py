@@ -72,8 +72,8 @@ class RowBatches:
         # fit keeps its state in checkpoints, by which a run goes on in the same order.
         self.generator = torch.Generator().manual_seed(seed)
         self._starts = np.arange(0, lengths[0], self.run)
-        # The same number for all processes: each would wait for the others otherwise. The last run may be shorter, and
-        # any process may have it.
+        # The same number for all processes: one with fewer would have nothing to do in the last batches. The last run
+        # may be shorter, and any process may have it.
         short = len(self._starts) * self.run - lengths[0]
         self._rows = lengths[0] if processes == 1 else len(self._starts) // processes * self.run - short
         if self._rows < 1:
