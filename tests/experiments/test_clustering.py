@@ -13,6 +13,7 @@ from askew.divergences import DeepDiv, Divergence, MaxAffine, make
 from askew.experiments.clustering import (
     CLUSTERING,
     METHODS,
+    OURS,
     cluster,
     cluster_means,
     descend,
@@ -36,10 +37,12 @@ def outcome(cell: Cell) -> dict[str, float]:
 def test_all_that_is_published_is_there() -> None:
     for scale in ("toy", "quick", "paper"):
         cells = CLUSTERING.checked_cells(scale)
-        assert {(cell.setting, cell.method) for cell in cells} == {(s, m) for s in mixture_names() for m in METHODS}
+        methods = (*METHODS, *OURS)
+        assert {(cell.setting, cell.method) for cell in cells} == {(s, m) for s in mixture_names() for m in methods}
         assert {(c.setting, c.method) for c in published("clustering")} <= {(c.setting, c.method) for c in cells}
     paper = {cell.method: cell for cell in CLUSTERING.checked_cells("paper")}["nbd-paper"]
     settings = {"points": 1000, "epochs": 200, "batch": 128, "learning_rate": 1e-3, "margin": 0.2}
+    settings |= {"schedule": "constant"}
     assert {name: paper[name] for name in settings} == settings
     assert CLUSTERING.seeds["paper"] == 10
 
@@ -49,7 +52,7 @@ def test_published_figures_stand_beside_the_protocol_of_the_paper_only() -> None
     assert {score.name for score in CLUSTERING.scores} == {"purity", "rand", "purity-seeded", "rand-seeded"}
 
 
-@pytest.mark.parametrize("method", METHODS)
+@pytest.mark.parametrize("method", [*METHODS, *OURS])
 @pytest.mark.parametrize("setting", mixture_names())
 def test_smoke(setting: str, method: str) -> None:
     scores = outcome(TOY[setting, method])

@@ -13,8 +13,9 @@ import askew
 from askew.data.targets import DIM, target_pairs
 from askew.experiments.description import EXPERIMENTS, Cell
 from askew.experiments.published import published
-from askew.experiments.regression import REGRESSION, SCHEDULES, SETTINGS, learn, plain, run, share
+from askew.experiments.regression import REGRESSION, SETTINGS, learn, plain, run
 from askew.experiments.running import reproduce
+from askew.experiments.schedules import SCHEDULES, share
 from askew.experiments.workers import Done, compute
 from askew.report.tables import compare
 

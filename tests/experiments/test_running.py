@@ -50,6 +50,16 @@ def run(cell):
     value = torch.rand(()).item() + torch.randn(64, 64).mm(torch.randn(64, 64)).sum().item()
     return Outcome({"mae": value}, curves={"error": [value, torch.tensor(1.0)]}, chosen={"pid": os.getpid()})
 
+def watch(cell):
+    mark = Path(os.environ["SUMS"]) / f"at-work-{cell.method}-{cell.seed}"
+    mark.touch()
+    most = 0
+    for _ in range(20):
+        time.sleep(0.05)
+        most = max(most, len(list(mark.parent.glob("at-work-*"))) - 1)
+    mark.unlink()
+    return Outcome({"mae": float(most)})
+
 SUMS = Experiment("sums", "Sums", ("table 1",), (MAE,), {"quick": 2}, {"quick": 1.0}, cells, run)
 """
 
@@ -366,6 +376,14 @@ def test_processes_compute_the_same_and_survive_a_death(
     for row in rows:
         assert row.scores == pytest.approx(here[row.cell].scores, rel=1e-4)
     assert len(reproduce([module.SUMS], tmp_path / "two")) == 4
+
+
+def test_cells_that_measure_times_are_computed_one_at_a_time(tmp_path: Path, module: ModuleType) -> None:
+    # Cells that see another one at work say so.
+    alone = dataclasses.replace(module.SUMS, run=module.watch, alone=True)
+    assert {row.scores["mae"] for row in reproduce([alone], tmp_path / "alone", jobs=2)} == {0.0}
+    together = dataclasses.replace(module.SUMS, run=module.watch)
+    assert max(row.scores["mae"] for row in reproduce([together], tmp_path / "together", jobs=2)) == 1.0
 
 
 def test_function_that_no_process_can_import_is_refused(tmp_path: Path) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import html.parser
+import io
 import re
 import sys
 from collections.abc import Iterator
@@ -17,7 +18,8 @@ from askew.experiments.description import EXPERIMENTS, MAE, PURITY, Cell, Claim,
 from askew.experiments.published import Published, published
 from askew.experiments.results import Summary
 from askew.experiments.rows import Row, RowFile
-from askew.report.curves import curves, draw
+from askew.plot.frame import CYCLE
+from askew.report.curves import Curve, curves, draw
 from askew.report.markup import Field, Table, markdown_text, to_html, to_markdown
 from askew.report.page import page, sections, text, write_report
 from askew.report.tables import Entry, claims, compare, details, option_notes, overview
@@ -126,6 +128,17 @@ def test_without_one_side_there_is_no_mark() -> None:
         entry = Entry("small", "nbd", MAE, there, ours)
         assert entry.mark is None
         assert entry.difference is None
+
+
+def test_figures_of_other_data_are_shown_and_not_judged() -> None:
+    experiment = dataclasses.replace(SUMS, incomparable=("small",))
+    assert texts(overview(compare(experiment, make_rows(), "paper"), MAE))[0] == (
+        "nbd",
+        "0.210 ± 0.025 (0.500)",
+        "0.210 ± 0.025 ▲ (0.700)",
+    )
+    line = texts(details(compare(experiment, make_rows(), "paper"), "small"))[0]
+    assert line[2:6] == ("0.500 ± 0.100", "0.210 ± 0.025", "", "")
 
 
 # ---------------------------------------------------------------------- tables
@@ -389,6 +402,18 @@ def test_claims_are_judged_in_each_setting() -> None:
     assert judged(Claim("", "mae", ("nbd",), ("nbd-paper",)), make_rows("quick")) == []
 
 
+def test_claims_say_which_methods_were_not_run_yet() -> None:
+    methods = ["nbd", "nbd-paper", "deep-div"]
+    experiment = dataclasses.replace(
+        SUMS,
+        cells=lambda scale, seeds: grid("sums", scale, seeds, ["small"], methods, {"epochs": 200, "rate": 1e-3}),
+        claims=(Claim("", "mae", ("nbd",), ("nbd-paper", "deep-div", "no such method")),),
+    )
+    table = claims(compare(experiment, make_rows(), "paper"))
+    assert table is not None
+    assert texts(table)[0][2] == "confirmed, clearly; not run yet: deep-div"
+
+
 def test_claims_of_the_best_of_each_and_of_closeness() -> None:
     rows = make_rows(seeds=1)  # 0.20 and 0.55
     both = ("nbd", "nbd-paper")
@@ -450,9 +475,81 @@ def test_curves_of_unequal_length_end_with_the_shortest() -> None:
     np.testing.assert_allclose(curve.mean, [2.5])
 
 
+def test_picture_has_room_for_the_names_of_many_methods() -> None:
+    one = curves(make_rows())[0]
+    heights = []
+    for number in (3, 40):
+        many = [dataclasses.replace(one, method=f"method {i}") for i in range(number)]
+        picture = draw(many, "Many")
+        heights.append(int.from_bytes(picture[20:24], "big"))  # where PNG has it
+    assert heights[1] > 40 * 0.2 * 110 > heights[0]
+
+
 def test_single_seed_has_no_band() -> None:
     assert all(curve.half is None for curve in curves(make_rows(seeds=1)))
     assert draw(curves(make_rows(seeds=1)), "$ a_b").startswith(b"\x89PNG")
+
+
+SMALLEST = 5e-324
+
+
+@pytest.mark.parametrize(
+    "values",
+    [
+        (3.0,),
+        (3.0, 3.0),
+        (0.0, 0.0),
+        (),
+        (1e150, -1e150),
+        (1e150,),
+        (SMALLEST, 1e150),
+        (SMALLEST, SMALLEST),
+        (1e-320, 3e-320),
+        (1.0, 1.0 + 2e-16),
+    ],
+)
+@pytest.mark.parametrize("band", [None, 0.0, 1.0, 1e150])
+def test_values_of_any_size_are_drawn(values: tuple[float, ...], band: float | None) -> None:
+    mean = np.array(values)
+    curve = Curve("loss", "small", "nbd", mean, None if band is None else np.full(len(mean), band), 1)
+    assert curve.drawable
+    assert draw([curve], "Sizes").startswith(b"\x89PNG")
+
+
+def test_a_single_value_can_be_seen() -> None:
+    from matplotlib.colors import to_rgb
+    from matplotlib.image import imread
+
+    def coloured(value: float) -> int:
+        picture = draw([Curve("loss", "small", "nbd", np.array([value]), None, 1)], "One")
+        pixels = imread(io.BytesIO(picture))[..., :3]
+        return int((np.abs(pixels - to_rgb(CYCLE[0])).max(-1) < 0.05).sum())
+
+    assert coloured(3.0) > coloured(np.nan)  # of which the list of methods is all there is to see
+
+
+@pytest.mark.parametrize("curve", [(1e308, -1e308), (1e308, 1e308), (1.7e308,), (-1e151, 0.0)])
+@pytest.mark.parametrize("seeds", [1, 3])
+def test_values_that_no_picture_can_show_are_left_out(curve: tuple[float, ...], seeds: int, tmp_path: Path) -> None:
+    rows = make_rows(seeds=seeds)
+    bad = {("small", "nbd"), ("large", "nbd")}
+    rows = [
+        dataclasses.replace(row, curves={"test MAE": curve}) if (row.cell.setting, row.cell.method) in bad else row
+        for row in rows
+    ]
+    file = RowFile(tmp_path / "sums.jsonl")
+    for row in rows:
+        file.append(row)
+    files = write_report(tmp_path, tmp_path / "out", [SUMS])
+    assert [file.suffix for file in files] == [".md", ".html", ".png"]
+    words = (
+        "not drawn are nbd in small, nbd in large, with values or intervals beyond 1e+150, which no picture can show."
+    )
+    assert words in files[0].read_text("utf-8")
+    assert words in files[1].read_text("utf-8")
+    one = [dataclasses.replace(row, curves={"test MAE": curve}) for row in rows]
+    [section] = sections(one, [SUMS])
+    assert [picture.data for picture in section.pictures] == [None]
 
 
 def test_without_matplotlib_the_tables_are_still_written(

@@ -2,17 +2,14 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Annotated
 
 import typer
-from rich.console import Console
-from rich.markdown import Markdown
 
 from askew import checks, data
-from askew.cli.shell import FAILED, INTERRUPTED, app, complain, print_json, table
+from askew.cli.shell import FAILED, INTERRUPTED, app, complain, markdown, print_json, say, table
 from askew.divergences import CATALOGUE
 from askew.experiments.description import EXPERIMENTS, Experiment, check_scale, chosen
 from askew.experiments.results import cores, read
@@ -55,11 +52,11 @@ def _reproduce(
         complain(f"stopped. What was finished is in {str(output)!r}; the same command goes on from there.")
         raise typer.Exit(INTERRUPTED) from None
     except FailedCellsError as error:
-        complain(str(error))
+        complain(str(error), lines=True)
         if context.find_root().params["debug"]:
-            complain("\n".join(failure.details for failure in error.failures))
+            complain("\n".join(failure.details for failure in error.failures), lines=True)
         raise typer.Exit(FAILED) from None
-    print(f"{len(rows)} rows in {str(output)!r}. Tables of them: askew report {output} -o report")
+    say(f"{len(rows)} rows in {str(output)!r}. Tables of them: askew report {output} -o report")
 
 
 def _list(experiments: Iterable[Experiment], folder: Path) -> None:
@@ -69,11 +66,11 @@ def _list(experiments: Iterable[Experiment], folder: Path) -> None:
     except FileNotFoundError:
         rows = []
     for experiment in experiments:
-        print(f"{experiment.name}: {experiment.title}")
-        print(f"  makes  {', '.join(experiment.makes)}")
-        print(f"  needs  {', '.join(experiment.needs) or 'nothing else'}")
+        say(f"{experiment.name}: {experiment.title}")
+        say(f"  makes  {', '.join(experiment.makes)}")
+        say(f"  needs  {', '.join(experiment.needs) or 'nothing else'}")
         for scale in experiment.seeds:
-            print(f"  {scale:5}  {_times(experiment, scale, rows)}")
+            say(f"  {scale:5}  {_times(experiment, scale, rows)}")
 
 
 def _times(experiment: Experiment, scale: str, rows: Sequence[Row]) -> str:
@@ -84,7 +81,7 @@ def _times(experiment: Experiment, scale: str, rows: Sequence[Row]) -> str:
     total = float(sum(map(cell_seconds(experiment, scale, here), cells)))
     keys = {row.cell.key for row in rows}
     done = sum(cell.key in keys for cell in cells)
-    if measured:  # as many cells at the same time as there are cores
+    if measured and not experiment.alone:  # as many cells at the same time as there are cores
         total /= cores()
     where = f"on {cores()} cores, by the rows measured here" if measured else "on two cores"
     seeds = experiment.seeds[scale]
@@ -111,14 +108,11 @@ def _report(
         raise FileNotFoundError(checks.problem("RESULTS", must, repr(str(results)), mend))
     files = write_report(results, output, EXPERIMENTS.values())
     if output.suffix == ".html":
-        print(f"Wrote {output}")
+        say(f"Wrote {output}")
         return
-    tables = files[0].read_text("utf-8")
-    if sys.stdout.isatty():
-        Console().print(Markdown(tables))
-    else:
-        print(tables)
-    print("\n".join(f"Wrote {file}" for file in files), file=sys.stderr)
+    markdown(files[0].read_text("utf-8"))
+    for file in files:
+        say(f"Wrote {file}", aside=True)
 
 
 # ---------------------------------------------------------------------- this machine, these data
@@ -144,8 +138,8 @@ def _bench(
         (name, *(f"{found[setting][name]:.3g}" if name in found[setting] else "-" for setting in SETTINGS))
         for name in asked
     ]
-    print(f"Median milliseconds, {dim} features: a training step on {batch} pairs, D of {batch} pairs,")
-    print(f"and D of all {batch} x {batch} pairs. Only ratios within this table mean something.")
+    say(f"Median milliseconds, {dim} features: a training step on {batch} pairs, D of {batch} pairs,")
+    say(f"and D of all {batch} x {batch} pairs. Only ratios within this table mean something.")
     table(("divergence", *SETTINGS), rows)
 
 
@@ -164,8 +158,8 @@ def _datasets(
     if json:
         print_json({"folder": str(data.data_folder()), "datasets": found})
         return
-    print("With askew, for --dataset:", ", ".join(bundled_names()))
-    print(f"Files, in {str(data.data_folder())!r} (set ASKEW_DATA to change it):")
+    say(f"With askew, for --dataset: {', '.join(bundled_names())}")
+    say(f"Files, in {str(data.data_folder())!r} (set ASKEW_DATA to change it):")
     rows = [(str(one["name"]), "there" if one["there"] else "missing") for one in found if one["kind"] == "files"]
     table(("name", ""), rows)
-    print("Fetch missing ones from their publishers with: askew datasets --download NAME")
+    say("Fetch missing ones from their publishers with: askew datasets --download NAME")

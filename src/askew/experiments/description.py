@@ -278,6 +278,10 @@ class Experiment:
         What a reader has to know beside the tables.
     claims
         What the paper says of it, or one would expect; each is judged by the results.
+    incomparable
+        Settings in which the paper had other data or measured something else: its figures are shown, and no mark.
+    alone
+        Whether a cell is computed with no other beside it, as one that measures times.
 
     Examples
     --------
@@ -303,12 +307,14 @@ class Experiment:
     against: Mapping[str, str] = field(default_factory=dict)
     notes: tuple[str, ...] = ()
     claims: tuple[Claim, ...] = ()
+    incomparable: tuple[str, ...] = ()
+    alone: bool = False
 
     def __post_init__(self) -> None:
         if not isinstance(self.name, str) or not re.fullmatch(r"[a-z][a-z0-9-]*", self.name):
             must = "lower-case letters, digits and hyphens"
             raise ValueError(checks.problem("name of an experiment", must, repr(self.name)))
-        for name in ("makes", "scores", "needs", "published", "notes", "claims"):
+        for name in ("makes", "scores", "needs", "published", "notes", "claims", "incomparable"):
             if not isinstance(getattr(self, name), tuple):
                 raise TypeError(checks.problem(f"{name} of {self.name!r}", "a tuple", repr(getattr(self, name))))
         if not self.scores:

@@ -17,7 +17,7 @@ from torch.optim import Adam
 from askew import checks
 from askew.divergences import Divergence, NeuralBregman, make
 from askew.experiments.description import Cell, Outcome
-from askew.experiments.regression import SCHEDULES, share
+from askew.experiments.schedules import SCHEDULES, share
 
 __all__ = [
     "ImageSource",
@@ -173,7 +173,7 @@ def learn_pairs(
     seed
         Of the order of the pairs.
     schedule
-        One of `askew.experiments.regression.SCHEDULES`.
+        One of `askew.experiments.schedules.SCHEDULES`.
     calibrate
         Whether divergences that have fixed scales get them from the first pairs.
 

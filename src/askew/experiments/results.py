@@ -78,9 +78,20 @@ def surroundings() -> dict[str, Any]:
     versions = {"askew": storage.version(), "python": platform.python_version()}
     versions |= {module.__name__: str(module.__version__) for module in (torch, np, scipy, sklearn)}
     machine = {"cores": cores(), "system": platform.system(), "architecture": platform.machine()}
+    machine["processor"] = _processor()
     if torch.cuda.is_available():
         machine["accelerator"] = torch.cuda.get_device_name()
     return {"versions": versions, "commit": _commit(Path(__file__).parents[1]), "machine": machine}
+
+
+def _processor() -> str:
+    """Return what the processor calls itself: another one may round sums otherwise, which training enlarges."""
+    try:
+        lines = Path("/proc/cpuinfo").read_text("utf-8", errors="replace").splitlines()
+    except OSError:
+        lines = []
+    names = (line.partition(":")[2].strip() for line in lines if line.startswith("model name"))
+    return next(names, platform.processor())
 
 
 def _commit(package: Path) -> str | None:

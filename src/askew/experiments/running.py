@@ -64,7 +64,8 @@ def reproduce(
     seeds
         Number of repetitions; None takes the usual number of each experiment.
     jobs
-        Number of cells computed at the same time. Above 1 in processes of their own, which share the cores.
+        Number of cells computed at the same time. Above 1 in processes of their own, which share the cores. Cells that
+        measure times are computed one at a time all the same.
     progress
         Whether to show a bar; None means on a terminal only.
 
@@ -97,7 +98,14 @@ def reproduce(
     with progress_bar(progress, len(run.cells), "reproducing", done, "minutes left", estimate=False) as move:
 
         def show() -> None:
-            move(len(run.rows()) + len(run.failures), run.seconds_left() / jobs / 60)
+            move(len(run.rows()) + len(run.failures), run.seconds_left(jobs) / 60)
+
+        def settle(pool: Pool, most: int) -> None:
+            """Record what is finished until no more than so many processes are at work."""
+            while pool.busy > most:
+                for result in pool.finished():
+                    run.record(result)
+                show()
 
         show()
         if jobs == 1:
@@ -108,15 +116,12 @@ def reproduce(
             with Pool(jobs) as pool:
                 try:
                     for cell in run.waiting():
-                        pool.give(run.experiments[cell.experiment].run, cell)
-                        while pool.busy == jobs:
-                            for result in pool.finished():
-                                run.record(result)
-                            show()
-                    while pool.busy:
-                        for result in pool.finished():
-                            run.record(result)
-                        show()
+                        experiment = run.experiments[cell.experiment]
+                        if experiment.alone:
+                            settle(pool, 0)
+                        pool.give(experiment.run, cell)
+                        settle(pool, 0 if experiment.alone else jobs - 1)
+                    settle(pool, 0)
                 except KeyboardInterrupt:
                     for result in pool.finished(patient=False):
                         run.record(result)
@@ -168,14 +173,15 @@ class _Run:
         self.failures[result.cell.key] = result
         LOGGER.warning("%s failed: %s", result.cell, result.error)
 
-    def seconds_left(self) -> float:
-        """Return about how long the cells that are left take, one at a time."""
+    def seconds_left(self, jobs: int) -> float:
+        """Return about how long the cells that are left take, so many at a time where they need not be alone."""
         total = 0.0
         for name, experiment in self.experiments.items():
             rows = self.files[name].rows
             estimate = cell_seconds(experiment, self.scale, rows.values())
             cells = (cell for cell in self.cells.values() if cell.experiment == name)
-            total += sum(estimate(cell) for cell in cells if cell.key not in rows and cell.key not in self.failures)
+            left = sum(estimate(cell) for cell in cells if cell.key not in rows and cell.key not in self.failures)
+            total += left if experiment.alone else left / jobs
         return total
 
 

@@ -15,12 +15,14 @@ from askew.experiments.results import interval
 from askew.experiments.rows import Row
 from askew.plot.frame import CYCLE
 
-__all__ = ["Curve", "curves", "draw"]
+__all__ = ["LARGEST", "Curve", "curves", "draw"]
 
 STYLES = ("-", "--", "-.", ":")
 COLUMNS = 3
 # Curves that span more than this factor are drawn on a logarithmic scale.
 WIDE = 8.0
+# Values beyond this are not drawn: differences, margins and powers of them do not fit float64.
+LARGEST = 1e150
 
 
 @dataclass(frozen=True)
@@ -46,6 +48,12 @@ class Curve:
     half: NDArray[np.float64] | None
     seeds: int
 
+    @property
+    def drawable(self) -> bool:
+        """Whether all its values fit a picture; a mean of finite values may be infinite."""
+        half = () if self.half is None else (self.half,)
+        return all(bool((np.abs(values) <= LARGEST).all()) for values in (self.mean, *half))
+
 
 def curves(rows: Iterable[Row]) -> list[Curve]:
     """Return the curves of rows of one experiment and scale, in the order of the rows.
@@ -66,7 +74,8 @@ def curves(rows: Iterable[Row]) -> list[Curve]:
     for (name, _), some in groups.items():
         steps = min(len(row.curves[name]) for row in some)
         values = np.array([row.curves[name][:steps] for row in some], dtype=np.float64).reshape(len(some), steps)
-        pairs = [interval(column) for column in values.T]
+        with np.errstate(over="ignore", invalid="ignore"):  # what overflows is not drawn
+            pairs = [interval(column) for column in values.T]
         half = None if len(some) < 2 else np.array([width for _, width in pairs], dtype=np.float64)
         cell = some[0].cell
         mean = np.array([middle for middle, _ in pairs], dtype=np.float64)
@@ -83,7 +92,7 @@ def draw(some: Sequence[Curve], title: str) -> bytes:
     Parameters
     ----------
     some
-        At least one curve, all of one name.
+        At least one curve, all of one name and drawable.
     title
         Above all panels.
 
@@ -97,7 +106,9 @@ def draw(some: Sequence[Curve], title: str) -> bytes:
     methods = list(dict.fromkeys(curve.method for curve in some))
     columns = min(COLUMNS, len(settings))
     lines = math.ceil(len(settings) / columns)
-    figure = figures.Figure(figsize=(3.6 * columns + 1.6, 2.8 * lines + 0.6), layout="constrained")
+    # As high as the panels, or as the list of methods beside them.
+    height = max(2.8 * lines + 0.6, 0.21 * len(methods) + 0.5)
+    figure = figures.Figure(figsize=(3.6 * columns + 1.6, height), layout="constrained")
     panels = figure.subplots(lines, columns, squeeze=False).ravel()
     # One scale for all panels, so that they can be compared.
     is_log = any(_is_wide([curve for curve in some if curve.setting == setting]) for setting in settings)
@@ -108,10 +119,12 @@ def draw(some: Sequence[Curve], title: str) -> bytes:
             place = methods.index(curve.method)
             style = {"color": CYCLE[place % len(CYCLE)], "linestyle": STYLES[place // len(CYCLE) % len(STYLES)]}
             steps = np.arange(1, len(curve.mean) + 1)
-            panel.plot(steps, curve.mean, label=_plain(curve.method), linewidth=1.5, **style)
+            dot = "o" if len(steps) == 1 else ""  # no line shows a single value
+            panel.plot(steps, curve.mean, label=_plain(curve.method), linewidth=1.5, marker=dot, **style)
             if curve.half is not None:
                 high = curve.mean + curve.half
-                low = curve.mean * np.exp(-curve.half / curve.mean) if is_log else curve.mean - curve.half
+                with np.errstate(over="ignore"):
+                    low = curve.mean * np.exp(-curve.half / curve.mean) if is_log else curve.mean - curve.half
                 panel.fill_between(steps, low, high, color=style["color"], alpha=0.2, linewidth=0)
         if is_log:
             panel.set_yscale("log")

@@ -13,7 +13,7 @@ from askew import storage
 from askew.experiments.description import EXPERIMENTS, SCALES, Experiment
 from askew.experiments.results import read
 from askew.experiments.rows import Row
-from askew.report.curves import curves, draw
+from askew.report.curves import LARGEST, curves, draw
 from askew.report.markup import Table, markdown_text, to_html, to_markdown
 from askew.report.style import document
 from askew.report.tables import LEGEND, Comparison, claims, compare, details, option_notes, overview
@@ -109,10 +109,16 @@ def _pictures(comparison: Comparison) -> list[Picture]:
         what = comparison.experiment.title.removesuffix(f": {name}")
         title = f"{what}: {name}, {comparison.scale} scale, {span} seed{many}"
         file = f"results-{comparison.experiment.name}-{comparison.scale}-{number}.png"
-        try:
-            pictures.append(Picture(file, title, draw(some, title)))
-        except ImportError as error:
-            pictures.append(Picture(file, f"{title} was not drawn: {error}", None))
+        shown = [curve for curve in some if curve.drawable]
+        if shown:
+            try:
+                pictures.append(Picture(file, title, draw(shown, title)))
+            except ImportError as error:
+                pictures.append(Picture(file, f"{title} was not drawn: {error}", None))
+        if len(shown) < len(some):
+            lost = dict.fromkeys(f"{curve.method} in {curve.setting}" for curve in some if not curve.drawable)
+            why = f"with values or intervals beyond {LARGEST:g}, which no picture can show"
+            pictures.append(Picture(file, f"{title}: not drawn are {', '.join(lost)}, {why}.", None))
     return pictures
 
 

@@ -18,7 +18,8 @@ MISSING = "missing"
 SYMBOLS = {"better": "▲", "within": "●", "worse": "▼"}
 LEGEND = (
     "▲ better than the paper, ● within the spread, ▼ worse. Within the spread: the difference is no larger than the "
-    "paper's spread (a standard deviation over runs) or half of our interval, whichever is larger."
+    "paper's spread (a standard deviation over runs) or half of our interval, whichever is larger. Without a mark, "
+    "the paper had other data or measured something else."
 )
 
 
@@ -41,6 +42,8 @@ class Entry:
         Our mean over the seeds, if there is one.
     seconds
         The median time of our runs.
+    comparable
+        Whether the paper measured the same, so that one can be better than the other.
 
     Examples
     --------
@@ -58,18 +61,21 @@ class Entry:
     published: Published | None
     ours: Summary | None
     seconds: float | None = None
+    comparable: bool = True
 
     @property
     def difference(self) -> float | None:
-        """Ours minus the paper's."""
-        return None if self.published is None or self.ours is None else self.ours.mean - self.published.mean
+        """Ours minus the paper's; None where that means nothing."""
+        if self.published is None or self.ours is None or not self.comparable:
+            return None
+        return self.ours.mean - self.published.mean
 
     @property
     def mark(self) -> str | None:
         """Whether ours is ``"better"``, ``"within"`` the spread or ``"worse"``; None without a comparison."""
-        if self.published is None or self.ours is None:
+        difference = self.difference
+        if difference is None or self.published is None or self.ours is None:
             return None
-        difference = self.ours.mean - self.published.mean
         # What is printed is rounded; up to half of the last digit is no difference.
         rounding = 0.5 * 10.0 ** -_printed(self.published, self.score)
         spread = max(self.published.spread or 0.0, self.ours.half or 0.0, rounding)
@@ -99,6 +105,8 @@ class Comparison:
         Of each method, by setting and method.
     stale
         Number of rows that were left out, as the experiment has other options now.
+    cells
+        Those that there should be, each with its first seed.
     """
 
     experiment: Experiment
@@ -107,6 +115,7 @@ class Comparison:
     rows: tuple[Row, ...]
     options: Mapping[tuple[str, str], Mapping[str, object]]
     stale: int
+    cells: tuple[Cell, ...] = ()
 
     @property
     def settings(self) -> list[str]:
@@ -142,14 +151,16 @@ def compare(experiment: Experiment, rows: Iterable[Row], scale: str) -> Comparis
         for score in experiment.scores:
             paper = papers.get((cell.setting, experiment.against.get(cell.method, cell.method), score.name))
             took = statistics.median(seconds[group]) if group in seconds else None
-            entries.append(Entry(cell.setting, method, score, paper, ours.get((group, score.name)), took))
+            comparable = cell.setting not in experiment.incomparable
+            entries.append(Entry(cell.setting, method, score, paper, ours.get((group, score.name)), took, comparable))
     # What the paper has and we do not even try is missing too.
     tried = {(cell.setting, cell.method) for cell in cells.values()}
     scores = {score.name: score for score in experiment.scores}
     for (setting, method, name), paper in papers.items():
         if (setting, method) not in tried:
             entries.append(Entry(setting, method, scores[name], paper, None))
-    return Comparison(experiment, scale, tuple(entries), tuple(current), options, len(of_scale) - len(current))
+    stale = len(of_scale) - len(current)
+    return Comparison(experiment, scale, tuple(entries), tuple(current), options, stale, tuple(cells.values()))
 
 
 def _papers(experiment: Experiment) -> dict[tuple[str, str, str], Published]:
@@ -216,6 +227,8 @@ def _judged(comparison: Comparison, claim: Claim, setting: str) -> tuple[Field, 
     sides = [[found[method] for method in side if method in found] for side in (claim.ahead, claim.behind)]
     if not all(sides):
         return None
+    tried = {cell.method for cell in comparison.cells if cell.setting == setting}
+    unseen = [method for method in (*claim.ahead, *claim.behind) if method in tried and method not in found]
     ahead, behind = (sorted(side, key=lambda one: one.mean, reverse=not score.lower_is_better) for side in sides)
     first, other = (ahead[-1] if claim.each else ahead[0]), behind[0]
     holds = claim.holds(first.mean, other.mean, score.lower_is_better)
@@ -225,6 +238,8 @@ def _judged(comparison: Comparison, claim: Claim, setting: str) -> tuple[Field, 
     elif claim.factor == 1.0:
         clear = abs(first.mean - other.mean) > first.half + other.half
         text += ", clearly" if clear else ", within the spread"
+    if unseen:
+        text += f"; not run yet: {'; '.join(unseen)}"
     figures = "; ".join(f"{one.cell.method} {_with_spread(one.mean, one.half, score.digits)}" for one in (first, other))
     return Field(claim.text), Field(setting), Field(text, "better" if holds else "worse"), Field(figures)
 
