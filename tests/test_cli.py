@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import dataclasses
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -187,6 +189,34 @@ def test_half_a_line_is_told_and_mended() -> None:
 def test_version(capsys: pytest.CaptureFixture[str]) -> None:
     assert called("--version") == 0
     assert capsys.readouterr().out == f"askew {askew.__version__}\n"
+
+
+def test_all_text_goes_out_at_one_place() -> None:
+    """Where what a terminal would obey is written out."""
+    for file in Path(askew.__file__).with_name("cli").glob("*.py"):
+        if file.name != "shell.py":
+            assert not re.search(r"\bprint\(|\bConsole\b|\becho\(|sys\.std(out|err)", file.read_text("utf-8")), file
+
+
+def test_report_with_names_that_a_terminal_would_obey(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert called("reproduce", "sums") == 0
+    title = "Sums \u202eof\x1b[2J numbers, ½"
+    EXPERIMENTS["sums"] = dataclasses.replace(EXPERIMENTS["sums"], title=title)
+    assert called("report", "-o", "pages") == 0
+    plain = capsys.readouterr().out
+    monkeypatch.setattr(sys.stdout, "isatty", lambda: True)
+    monkeypatch.setenv("TERM", "xterm")
+    assert called("report", "-o", "pages") == 0
+    drawn = capsys.readouterr().out
+    for text in (plain, drawn):
+        assert "\u202e" not in text
+        assert "\x1b[2J" not in text
+        assert "numbers, ½" in text
+    assert "\x1b[1" in drawn
+    assert called("reproduce", "--list") == 0
+    assert "Sums \\u202eof\\x1b[2J numbers, ½" in capsys.readouterr().out
 
 
 def test_help_names_the_commands(capsys: pytest.CaptureFixture[str]) -> None:

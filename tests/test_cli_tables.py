@@ -5,14 +5,17 @@ from __future__ import annotations
 import csv
 import json
 import re
+import warnings
 from pathlib import Path
 
 import numpy as np
+import pandas
 import pytest
 
 import askew
-from askew.cli import main
+from askew.cli import main, shell
 from askew.cli.inputs import load_model
+from askew.cli.shell import UNSAFE
 from askew.tables import load_bundled
 
 FAST = ["--steps", "20"]
@@ -263,3 +266,102 @@ def test_commands_of_the_page_run(
         assert Path(file).is_file()
     run_code(last)
     assert capsys.readouterr().out == "mahalanobis\n"
+
+
+# ---------------------------------------------------------------------- names that a terminal would obey
+
+
+LETTERS = "Zürich שלום می‌خواهم 👩‍🔬 ½"
+ORDERS = "\x1b]0;owned\x07\x1b[2J\r\x9b31m\u202egnp.\u2066\x00\nall is well"
+
+
+@pytest.fixture(scope="module")
+def hostile(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A table whose file, columns, rows, classes and categories are called by what a terminal obeys."""
+    pytest.importorskip("pyarrow")
+    random = np.random.default_rng(0)
+    orders = ORDERS.replace("\x00", "")  # no table holds that
+    frame = pandas.DataFrame(random.normal(size=(24, 2)), columns=["a" + orders, LETTERS])
+    frame.iloc[3, 0] = np.nan
+    frame["kind" + orders] = np.where(np.arange(24) % 2, "x" + orders, "y")
+    frame["class" + orders] = np.where(
+        np.arange(24) < 12, "one" + orders, np.where(np.arange(24) < 23, LETTERS, "rare")
+    )
+    frame["name"] = [f"{number}{LETTERS}{orders}" for number in range(24)]
+    path = tmp_path_factory.mktemp("hostile") / "rows\x1b[2J\u202e.parquet"
+    frame.to_parquet(path, index=False)
+    return path
+
+
+def test_orders_to_the_terminal_are_shown_and_not_given(
+    hostile: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    label, out = "class" + ORDERS.replace("\x00", ""), tmp_path / "out\x1b[2J"
+    chosen = ["--divergence", "euclidean", "--folds", 2, "--jobs", 1]
+    commands = [
+        ["compare", hostile, "--label", label, *chosen, "-o", out],
+        ["learn", hostile, "--label", label, "--encoder", "none", *FAST, "-o", tmp_path / "model"],
+        ["index", tmp_path / "model", hostile, "--id", "name", "--kind", "exact", "-o", tmp_path / "index"],
+        ["search", tmp_path / "index", hostile, "-k", 2, "--id", "name"],
+        ["cluster", tmp_path / "model", hostile, "-k", 2, "--id", "name"],
+        ["explore", tmp_path / "model", "-o", tmp_path / "a\x1b[2J.html"],
+        # Mistakes, told by the commands and by what reads their words.
+        ["compare", hostile],
+        ["learn", hostile, "--label", "a" + label, "-o", tmp_path / "model"],
+        ["cluster", tmp_path / "model", tmp_path / "none\x1b[2J\udcff.csv", "-k", 2],
+        ["cluster", tmp_path / "model", hostile, "-k", "2\x1b[2J"],
+        ["cluster", tmp_path / "model", hostile, "extra\x1b[2J", "-k", 2],
+        ["cluster", "--no\x1b[2J"],
+        ["\x1b[2J"],
+        ["--debug", "learn", hostile, "--label", "a" + label, "-o", tmp_path / "model"],
+    ]
+    texts = []
+    for number, words in enumerate(commands):
+        code, printed, complained = run(capsys, *words)
+        assert (code == 0) == (number < 6), (words, complained)
+        assert not UNSAFE.search(printed + complained), words
+        assert "\nall is well" not in printed + complained
+        texts.append(printed + complained)
+    everything = "".join(texts)
+    assert "a\\x1b]0;owned\\x07\\x1b[2J\\r\\x9b31m\\u202egnp.\\u2066\\nall is well: 1 gap filled" in texts[0]
+    assert "Classes with fewer rows than folds are judged in some folds only: rare (1)." in texts[0]
+    assert "Zürich שלום" in texts[3]  # what is longer is folded there
+    assert LETTERS in texts[6]
+    assert everything.count("\\x1b[2J") > 20
+
+
+def test_orders_to_the_terminal_in_json(hostile: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    label = "class" + ORDERS.replace("\x00", "")
+    words = ["learn", hostile, "--label", label, "--encoder", "none", *FAST, "-o", tmp_path / "model", "--json"]
+    code, out, _ = run(capsys, *words)
+    assert code == 0
+    assert not UNSAFE.search(out)
+    found = json.loads(out)
+    assert found["features"][:2] == ["a" + ORDERS.replace("\x00", ""), LETTERS]
+    assert LETTERS in out
+
+
+def test_warnings_are_shown_and_not_obeyed(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    texts = []
+
+    def warned() -> list[str]:
+        # What warn() would print, if it were not for pytest.
+        texts.append(warnings.formatwarning(f"{LETTERS} {ORDERS}", UserWarning, "file", 1))  # type: ignore[arg-type]
+        return []
+
+    monkeypatch.setattr("askew.cli.experiments.bundled_names", warned)
+    assert run(capsys, "datasets")[0] == 0
+    assert texts[0].startswith(f"askew: {LETTERS} \\x1b]0;owned\\x07")
+    assert not UNSAFE.search("".join(texts))
+    assert texts[0].count("\n") == 1
+
+
+def test_colours_of_tables_stay(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("FORCE_COLOR", "1")
+    monkeypatch.setenv("TERM", "xterm")
+    shell.table(("name\x1b[2J", "value"), [("a\x1b[31m", "1"), ("b", "2")], best=0)
+    out = capsys.readouterr().out
+    assert "\x1b[1" in out  # bold, by us
+    assert "\x1b[2J" not in out
+    assert "\x1b[31m" not in out
+    assert "a\\x1b[31m" in out

@@ -16,6 +16,7 @@ from dataclasses import dataclass
 from numbers import Integral
 from types import ModuleType
 
+import numpy as np
 import torch
 from torch import Tensor
 from torch.autograd import forward_ad
@@ -32,6 +33,7 @@ __all__ = [
     "check_matrices",
     "check_name",
     "check_pair",
+    "check_plain",
     "check_points",
     "check_positive",
     "check_size",
@@ -126,11 +128,47 @@ def check_name(name: object, known: Iterable[str], what: str) -> str:
     raise ValueError(problem(what, f"one of {', '.join(map(repr, choices))}", repr(name), mend))
 
 
+def check_plain(values: object, what: str) -> None:
+    """Raise if not all numbers are there to be read: those of masked arrays, sparse tensors and such are not.
+
+    Numpy drops a mask without a word, and what was hidden under it would count as data.
+
+    Examples
+    --------
+    >>> check_plain(np.ma.masked_array([1.0, 999.0], mask=[False, True]), "points")
+    Traceback (most recent call last):
+    ValueError: points must be without masked entries. Got 1 of 2 masked instead. Fill them with .filled(value), or \
+drop such rows.
+    """
+    if isinstance(values, np.ma.MaskedArray):
+        hidden = int(np.ma.getmaskarray(values).sum())
+        if hidden:
+            mend = "Fill them with .filled(value), or drop such rows."
+            raise ValueError(problem(what, "without masked entries", f"{hidden} of {values.size} masked", mend))
+    elif isinstance(values, Tensor):
+        if values.is_nested:
+            mend = "Bring its rows to one length with torch.nested.to_padded_tensor(tensor, 0.0)."
+            raise TypeError(problem(what, "rows of one length", "a nested tensor", mend))
+        if values.layout != torch.strided:
+            got, mend = f"a sparse tensor, {values.layout}", "Convert it with .to_dense()."
+            raise TypeError(problem(what, "a dense tensor", got, mend))
+        if values.is_meta:
+            mend = "Fill it first; such tensors are for shapes alone."
+            raise TypeError(problem(what, "a tensor that holds numbers", "one on the device meta", mend))
+        if values.is_quantized:
+            raise TypeError(problem(what, "plain numbers", "a quantized tensor", "Convert it with .dequantize()."))
+    elif callable(getattr(values, "toarray", None)) and hasattr(values, "nnz"):  # of scipy
+        got = f"a sparse {type(values).__name__}"
+        raise TypeError(problem(what, "a dense array", got, "Convert it with .toarray()."))
+
+
 def check_points(x: object, dim: int | None, name: str, owner: str, dtype: torch.dtype | None = None) -> Tensor:
     """Return ``x`` if it is a floating tensor of shape ``(..., dim)`` and, where given, of this dtype."""
     if not isinstance(x, Tensor):
         mend = f"Convert it with torch.as_tensor({name}, dtype=torch.float32)."
         raise TypeError(problem(f"{name} of {owner}", "a torch.Tensor", type(x).__name__, mend))
+    if x.layout != torch.strided:
+        check_plain(x, f"{name} of {owner}")
     if x.dtype not in DTYPES:
         mend = "Convert it with .float()."
         raise TypeError(problem(f"{name} of {owner}", "float32, float64 or bfloat16", x.dtype, mend))

@@ -242,6 +242,20 @@ def test_labels_are_those_of_new_points() -> None:
     np.testing.assert_array_equal(nearest(frame, found.centres), found.labels.numpy())
 
 
+@pytest.mark.parametrize("dual", [False, True])
+def test_what_overflows_float32_is_done_by_the_copy_that_is_there(dual: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    points = torch.tensor([[1e25, 1e25], [2e25, 1e25]])
+    divergence = as_bregman(make("power", 2), "test")
+    frame = Frame(points, divergence, dual=dual)
+    monkeypatch.setattr("askew.clustering.frame.widened", None)
+    values = torch.full((2,), torch.nan)
+    centres, numbers = torch.tensor([[1e25, 1e25]]), torch.zeros(2, dtype=torch.int64)
+    found = frame._without_nan(values, centres, numbers).double()
+    x, y = points.double(), centres.double().expand(2, 2)
+    truth = make("power", 2).double()(*((y, x) if dual else (x, y)))
+    torch.testing.assert_close(found, truth.float().double(), rtol=1e-6, atol=0.0)
+
+
 def test_tolerance_stops_early_and_says_so() -> None:
     points = gaussian(2000, 2)
     divergence = Bregman(Quadratic(2))

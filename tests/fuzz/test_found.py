@@ -367,6 +367,84 @@ def test_bfloat16_in_estimators() -> None:
     assert learner.score(points, [0, 0, 1]) == 1
 
 
+@pytest.mark.filterwarnings("ignore:Sparse .*beta state")
+@pytest.mark.parametrize(
+    ("hide", "words"),
+    [
+        (lambda X: np.ma.masked_greater(X, 900), "without masked entries. Got 1 of 12 masked instead. Fill them"),
+        (lambda X: torch.from_numpy(X).to_sparse(), "dense tensor. Got a sparse tensor, torch.sparse_coo instead"),
+        (lambda X: torch.from_numpy(X).to_sparse_csr(), "dense tensor. Got a sparse tensor, torch.sparse_csr instead"),
+        (lambda X: torch.from_numpy(X).to("meta"), "a tensor that holds numbers. Got one on the device meta instead"),
+    ],
+)
+def test_numbers_that_are_not_all_there(hide: Any, words: str) -> None:
+    """A mask was dropped, so that what is under it counted; other tensors ended in an error of torch's."""
+    good = np.random.default_rng(0).normal(size=(6, 2))
+    bad = good.copy()
+    bad[3, 1] = 999.0
+    X, y = hide(bad), [0, 0, 0, 1, 1, 1]
+    index = askew.search.ExactIndex("euclidean")
+    index.add(good)
+    clustering, mixture = askew.BregmanKMeans(1).fit(good), askew.BregmanMixture(1).fit(good)
+    learner = askew.DivergenceLearner("euclidean", encoder=None).fit(good, y)
+    classifier = askew.DivergenceNeighborsClassifier(learner).fit(good, y)
+    pairs = askew.PairRegressor("euclidean", encoder=None)
+    calls = [
+        lambda: index.add(X),
+        lambda: index.search(X, 1),
+        lambda: clustering.fit(X),
+        lambda: clustering.predict(X),
+        lambda: mixture.fit(X),
+        lambda: mixture.predict(X),
+        lambda: learner.fit(X, y),
+        lambda: learner.transform(X),
+        lambda: learner.score(X, y),
+        lambda: classifier.fit(X, y),
+        lambda: classifier.predict(X),
+        lambda: pairs.fit(hide(bad.reshape(3, 2, 2)), [1.0, 1.0, 1.0]),
+        lambda: askew.search.keys_and_queries("euclidean", "query-first", "inner-product", X),
+    ]
+    for call in calls:
+        with pytest.raises((TypeError, ValueError), match=words):
+            call()
+    assert len(index) == 6
+
+
+def test_masks_of_labels_targets_and_weights() -> None:
+    X, masked = np.random.default_rng(0).normal(size=(6, 2)), np.ma.masked_array([0, 0, 0, 1, 1, 1], [0, 0, 1, 0, 0, 0])
+    learner = askew.DivergenceLearner("euclidean", encoder=None)
+    with pytest.raises(ValueError, match=r"y of DivergenceLearner must be without masked entries\. Got 1 of 6 masked"):
+        learner.fit(X, masked)
+    with pytest.raises(ValueError, match="y of DivergenceLearner must be without masked entries"):
+        learner.fit(X, masked.data).score(X, masked)
+    with pytest.raises(ValueError, match="y of DivergenceNeighborsClassifier must be without masked entries"):
+        askew.DivergenceNeighborsClassifier(learner).fit(X, masked)
+    with pytest.raises(ValueError, match="targets of PairRegressor must be without masked entries"):
+        askew.PairRegressor().fit(X[:, None].repeat(2, 1), masked)
+    with pytest.raises(ValueError, match="sample_weight of BregmanKMeans must be without masked entries"):
+        askew.BregmanKMeans(1).fit(X, sample_weight=masked + 1.0)
+
+
+def test_masked_arrays_of_which_nothing_is_masked() -> None:
+    X = np.ma.masked_array([[1.0], [2.0], [9.0]])
+    assert sorted(askew.BregmanKMeans(2, random_state=0).fit(X).cluster_centers_.ravel()) == [1.5, 9.0]
+
+
+@pytest.mark.filterwarnings("ignore:Sparse .*beta state")
+@pytest.mark.parametrize("name", ["nbd", "euclidean", "kl"])
+def test_divergences_of_sparse_tensors(name: str) -> None:
+    x = torch.rand(3, 2)
+    for sparse in (x.to_sparse(), x.to_sparse_csr()):
+        with pytest.raises(TypeError, match=r"x of .* must be a dense tensor\. Got a sparse tensor"):
+            askew.make(name, 2)(sparse, sparse)
+
+
+@pytest.mark.parametrize(("labels", "shown"), [(["same"] * 4, "'same'"), ([3] * 4, "3"), (np.full(4, True), "True")])
+def test_one_class_is_named_plainly(labels: Any, shown: str) -> None:
+    with pytest.raises(ValueError, match=f"Got one class, {shown} instead"):
+        askew.DivergenceLearner().fit(np.eye(4), labels)
+
+
 def test_rows_of_different_lengths() -> None:
     ragged: Any = [[1.0], [1.0, 2.0]]
     with pytest.raises(ValueError, match="rows of different lengths"):
@@ -413,3 +491,24 @@ def test_text_of_numpy_with_numbers_that_are_no_characters(tmp_path: Path) -> No
 
 def test_a_point_without_weight_that_is_infinitely_far() -> None:
     assert total(torch.tensor([math.inf, 2.0]), np.array([0.0, 3.0])) == 6
+
+
+def test_pairs_that_overflow_though_no_point_does_with_all_others() -> None:
+    divergence = askew.divergences.Jensen(askew.make("log-sum-exp", 2))
+    points = torch.tensor([[0.0, 1.0], [3.2e38, -3.0e38], [-3.1e38, 3.0e38]])
+    matrix = divergence.pairwise(points, points)
+    assert torch.equal(matrix, divergence(points[:, None], points[None]))
+    assert torch.isfinite(matrix).all()
+    root = askew.divergences.Sqrt(divergence)
+    assert torch.equal(root.pairwise(points, points), matrix.sqrt())
+
+
+def test_objective_of_a_point_whose_powers_overflow_float32() -> None:
+    points = np.array([[3.4e38, 6e-8, 1.0]], np.float32)
+    assert askew.BregmanKMeans(1, divergence="power", random_state=0).fit(points).inertia_ == 0
+
+
+@pytest.mark.parametrize("dtype", ["<b4", "<f1", "|b8"])
+def test_a_description_with_a_dtype_that_numpy_does_not_know(dtype: str) -> None:
+    with pytest.raises(ValueError, match="description"):
+        storage.unflatten({"a": torch.zeros(2)}, {"array": "a", "dtype": dtype})

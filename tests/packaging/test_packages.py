@@ -93,6 +93,19 @@ def test_every_direct_dependency_is_listed() -> None:
         assert any(word.lower() in said.lower() for word in re.findall(r"[A-Za-z]{3,}", listed)), f"{name}: {said!r}"
 
 
+@pytest.mark.skipif(sys.version_info[:2] != (3, 11), reason="other versions of Python bring other packages along")
+def test_what_comes_along_is_listed_with_its_licence() -> None:
+    page = PAGE.read_text(encoding="utf-8")
+    rows = re.findall(r"^\| ([^|`]+) \| (`[^|]+`) \|$", page, re.MULTILINE)
+    listed = {name: text for text, names in rows for name in re.findall(r"`([a-z0-9_-]+)`", names)}
+    others = {name for name, named in all_needed().items() if not named}
+    direct = set(re.findall(r"^\| `([a-z0-9_-]+)` \|", page, re.MULTILINE))
+    assert others - direct <= set(listed), f"missing in {PAGE.name}: {sorted(others - direct - set(listed))}"
+    for name in others - direct:
+        said = licence(name).replace("Mozilla Public License 2.0", "MPL")
+        assert listed[name].split("-")[0] in said, f"{name}: {said!r}"
+
+
 @pytest.fixture(scope="module")
 def built(tmp_path_factory: pytest.TempPathFactory) -> Path:
     pytest.importorskip("hatchling")

@@ -103,3 +103,8 @@ def test_scores_that_are_not_defined_are_refused() -> None:
         ValueError, match=r"predictions of spearman must be of at least two different values.*Got 3 only"
     ):
         scores.spearman([1, 2], [3, 3])
+
+
+def test_masked_labels_are_refused() -> None:
+    with pytest.raises(ValueError, match="must be without masked entries"):
+        scores.purity(np.ma.masked_array([0, 1, 1], [False, True, False]), [0, 1, 1])

@@ -12,11 +12,34 @@ from askew.tables import Columns
 
 
 def test_numbers_stay_and_gaps_get_the_median() -> None:
-    table = pandas.DataFrame({"a": [1.0, None, 5.0, np.inf], "b": [True, False, True, True]})
+    table = pandas.DataFrame({"a": [1.0, None, 5.0, None], "b": [True, False, True, True]})
     columns = Columns.of(table)
     assert columns.features == ["a", "b"]
     np.testing.assert_array_equal(columns.encode(table), [[1, 1], [3, 0], [5, 1], [3, 1]])
     assert columns.notes == ("a: 2 gaps filled by the median, 3",)
+
+
+@pytest.mark.parametrize(
+    ("values", "note"),
+    [
+        ([1.0, np.inf, 3.0], "a: 1 infinite value, taken as a gap, filled by the median, 2"),
+        ([1.0, np.inf, -np.inf, 3.0], "a: 2 infinite values, taken as gaps, filled by the median, 2"),
+        ([1.0, None, np.inf, 3.0], "a: 1 gap and 1 infinite value, taken as a gap, filled by the median, 2"),
+    ],
+)
+def test_infinite_values_are_told_apart_from_gaps(values: list[float | None], note: str) -> None:
+    table = pandas.DataFrame({"a": values})
+    columns = Columns.of(table)
+    assert columns.notes == (note,)
+    assert columns.encode(table).ravel().tolist() == [2.0 if v is None or np.isinf(v) else v for v in values]
+
+
+def test_infinite_values_of_later_tables_are_told() -> None:
+    columns = Columns.of(pandas.DataFrame({"a": [1.0, 2.0, 3.0], "b": [1, 2, 4]}))
+    words = "a: 1 infinite value, taken as a gap, filled by the median, 2"
+    assert columns.unseen(pandas.DataFrame({"a": [np.inf, np.nan], "b": [1, 2]})) == [words]
+    assert columns.unseen(pandas.DataFrame({"a": ["-inf", "1"], "b": [1, 2]})) == [words]
+    assert columns.unseen(pandas.DataFrame({"a": [1.0, np.nan], "b": [1, 2]})) == []
 
 
 def test_categories_have_a_feature_for_each_level() -> None:

@@ -44,6 +44,34 @@ def test_byte_order_mark_and_latin_1(tmp_path: Path) -> None:
     assert read_frame(write(tmp_path, "b.csv", "a\nZürich\n".encode("latin-1")))["a"].tolist() == ["Zürich"]
 
 
+@pytest.mark.parametrize("encoding", ["utf-16-le", "utf-16-be", "utf-32-le", "utf-32-be"])
+def test_byte_order_mark_says_how_text_is_written(tmp_path: Path, encoding: str) -> None:
+    text = "\ufeffgröße;ort\n1,5;Zürich\n?;שלום\n"
+    frame = read_frame(write(tmp_path, "a.csv", text.encode(encoding)))
+    assert list(frame.columns) == ["größe", "ort"]
+    assert frame["größe"].isna().tolist() == [False, True]
+    assert frame["größe"][0] == 1.5
+    assert frame["ort"].tolist() == ["Zürich", "שלום"]
+    tabs = read_frame(write(tmp_path, "a.tsv", text.replace(";", "\t").encode(encoding)), header=False)
+    assert tabs["x1"].tolist() == ["ort", "Zürich", "שלום"]
+
+
+@pytest.mark.parametrize(
+    ("content", "words"),
+    [
+        (
+            "a,b\n1,2\n".encode("utf-16-le"),
+            "it has zero bytes, as UTF-16 without a byte order mark has; save it as UTF-8",
+        ),
+        ("\ufeffa,b\n1,2\n".encode("utf-16-le")[:-1], "its byte order mark says UTF-16, which it is not"),
+        (b"\xff\xfe\x00\x00a,b\n1,2\n", "its byte order mark says UTF-32, which it is not"),
+    ],
+)
+def test_text_that_is_not_what_it_says(tmp_path: Path, content: bytes, words: str) -> None:
+    with pytest.raises(ValueError, match=words):
+        read_frame(write(tmp_path, "a.csv", content))
+
+
 def test_without_header(tmp_path: Path) -> None:
     frame = read_frame(write(tmp_path, "a.csv", "1,2\n3,4\n"), header=False)
     assert frame.to_dict("list") == {"x0": [1, 3], "x1": [2, 4]}

@@ -103,13 +103,15 @@ def _compare(
             | {"model": str(output / MODEL), "report": str(report), "columns": said, "choice": learner.choice_}
         )
         return
-    print()
+    say()
     _print_board(board)
-    print(f"\n{board.verdict()}")
+    say()
+    say(board.verdict())
     for note in board.notes:
-        print(note)
-    print(f"\nLearned {best} on all rows: {learner.choice_}")
-    print(f"Model: {output / MODEL}   Report: {report}")
+        say(note)
+    say()
+    say(f"Learned {best} on all rows: {learner.choice_}")
+    say(f"Model: {output / MODEL}   Report: {report}")
     _say_next(learner, output / MODEL)
 
 
@@ -118,7 +120,7 @@ def _say_next(learner: Any, folder: Path) -> None:
     steps = [f"askew index {folder} ITEMS -o index"]
     if can_show(learner.model_):
         steps.insert(0, f"askew explore {folder}")
-    print(f"Next: {'   or   '.join(steps)}")
+    say(f"Next: {'   or   '.join(steps)}")
 
 
 def _classes(values: Any) -> NDArray[Any]:
@@ -143,7 +145,7 @@ def _print_board(board: Leaderboard) -> None:
         clear = " *" if known and gain > spread else ""
         rows.append((standing.name, *fields, f"{gain:+.3f}{clear}" if known else ""))
     table(("divergence", *(name for name, _ in SCORES.values()), "over euclidean"), rows, best=0)
-    print(f"Means and standard deviations over {board.folds} folds. * more than the spread of the gain over folds.")
+    say(f"Means and standard deviations over {board.folds} folds. * more than the spread of the gain over folds.")
 
 
 # ---------------------------------------------------------------------- learn
@@ -223,8 +225,8 @@ def _learn(
     if json:
         print_json(found)
         return
-    print(f"Learned {divergence}: {learner.choice_}")
-    print(f"Model: {output}")
+    say(f"Learned {divergence}: {learner.choice_}")
+    say(f"Model: {output}")
     _say_next(learner, output)
 
 

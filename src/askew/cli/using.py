@@ -24,7 +24,7 @@ from askew.cli.inputs import (
     points_for,
     read_table,
 )
-from askew.cli.shell import app, print_json, table
+from askew.cli.shell import app, print_json, say, table
 from askew.clustering import BregmanKMeans
 from askew.divergences import Divergence
 from askew.explorer import write_explorer
@@ -76,8 +76,8 @@ def _index(
     if json:
         print_json({"index": str(output), "items": len(items), "kind": used, "direction": direction})
         return
-    print(f"{len(items)} items in {output} ({used}, {direction}).")
-    print(f"Next: askew search {output} QUERIES -k 10")
+    say(f"{len(items)} items in {output} ({used}, {direction}).")
+    say(f"Next: askew search {output} QUERIES -k 10")
 
 
 @app.command("search", epilog="Example: askew search index queries.csv -k 5 -o hits.csv")
@@ -113,9 +113,9 @@ def _search(
     shown = hits if output is None and len(hits) <= SHOWN else hits[:SHOWN]
     table(header, [(query, str(rank), item, f"{value:.6g}") for query, rank, item, value in shown])
     if len(shown) < len(hits):
-        print(f"... and {len(hits) - len(shown)} more" + ("; all are in the file." if output else "; -o writes all."))
+        say(f"... and {len(hits) - len(shown)} more" + ("; all are in the file." if output else "; -o writes all."))
     if output is not None:
-        print(f"{len(hits)} hits in {output}.")
+        say(f"{len(hits)} hits in {output}.")
 
 
 @app.command("cluster", epilog="Example: askew cluster askew-out/model customers.csv -k 5 -o clusters.csv")
@@ -148,7 +148,7 @@ def _cluster(
         some = [row for row, label in lines if label == number][:5]
         shown.append((str(number), str(size), ", ".join(some) + (", ..." if size > 5 else "")))
     table(("cluster", "rows", "such as"), shown)
-    print(f"All rows: {output}." if output is not None else "-o FILE.csv writes the cluster of every row.")
+    say(f"All rows: {output}." if output is not None else "-o FILE.csv writes the cluster of every row.")
 
 
 @app.command("explore", epilog="Example: askew explore askew-out/model --data flowers.csv --label species")
@@ -179,7 +179,7 @@ def _explore(
     if json:
         print_json({"explorer": str(path)})
         return
-    print(f"Open {path} in a browser.")
+    say(f"Open {path} in a browser.")
 
 
 # ---------------------------------------------------------------------- files

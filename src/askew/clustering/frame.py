@@ -300,7 +300,7 @@ class Frame:
 
         if self.dual or n < ROWS_TO_GROUP * k or not any(True for _ in self.potential.parameters()):
             over_blocks(n, BLOCK_ROWS, evaluate)
-            return result
+            return self._without_nan(result, centres, numbers)
         # Cluster by cluster, a network is evaluated at its centre but once.
         groups = numbers.argsort().split(numbers.bincount(minlength=k).tolist())
 
@@ -309,7 +309,16 @@ class Frame:
                 result[rows] = self.potential._centred_value(self.points[rows], centres[part])
 
         over_blocks(k, 1, evaluate_group)
-        return result
+        return self._without_nan(result, centres, numbers)
+
+    def _without_nan(self, values: Tensor, centres: Tensor, numbers: Tensor) -> Tensor:
+        """Return values in which float64 has done what overflows in float32 on the way."""
+        bad = values.isnan()
+        if values.dtype == torch.float32 and bool(bad.any()):
+            block, chosen = self.points[bad].double(), centres[numbers[bad]].double()
+            x, y = (chosen, block) if self.dual else (block, chosen)
+            values[bad] = self.wide._divergence(x, y, x - y).to(values.dtype)
+        return values
 
     def over_blocks(self, centres: Tensor, work: Callable[[slice, NDArray[Any]], Result]) -> list[Result]:
         """Return what ``work`` makes of blocks of points and their divergences to all centres, ``(rows, k)``.

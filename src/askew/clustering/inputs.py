@@ -40,10 +40,9 @@ def as_table(estimator: BaseEstimator, X: ArrayLike, encoded: bool, name: str = 
     """Return a table of floats after scikit-learn's checks; behind an encoder it may have any number of dimensions."""
     kinds, owner = [np.float64, np.float32], type(estimator).__name__
     array: NDArray[Any]
+    whole = for_numpy(X, f"{name} of {owner}")
     try:
-        array = check_array(
-            for_numpy(X), dtype=kinds, order="C", allow_nd=encoded, estimator=estimator, input_name=name
-        )
+        array = check_array(whole, dtype=kinds, order="C", allow_nd=encoded, estimator=estimator, input_name=name)
     except TypeError as error:
         raise TypeError(checks.problem(f"{name} of {owner}", "a table of numbers", f"none ({error})")) from None
     except ValueError as error:
@@ -79,7 +78,8 @@ def checked_weights(sample_weight: ArrayLike | None, array: NDArray[Any], owner:
     """Return the weights of points, ``(n,)``, not negative and not all zero; None where all are one."""
     if sample_weight is None:
         return None
-    weights: NDArray[np.float64] = _check_sample_weight(sample_weight, array, dtype=np.float64)
+    whole = for_numpy(sample_weight, f"sample_weight of {owner}")
+    weights: NDArray[np.float64] = _check_sample_weight(whole, array, dtype=np.float64)
     if weights.min() < 0 or not weights.any():
         got = f"a least one of {weights.min():g}" if weights.min() < 0 else "zeros only"
         must = "numbers of at least zero, and not all zero"

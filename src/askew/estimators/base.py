@@ -175,7 +175,9 @@ class BaseLearner(BaseEstimator):  # type: ignore[misc]
         """Return a table as float64 points after scikit-learn's checks."""
         if not reset:
             check_is_fitted(self, "divergence_")
-        array = validate_data(self, for_numpy(X), reset=reset, dtype=np.float64, order="C")
+        array = validate_data(
+            self, for_numpy(X, f"X of {type(self).__name__}"), reset=reset, dtype=np.float64, order="C"
+        )
         return as_tensor(array)
 
     def _tuples(self, tuples: ArrayLike, size: int, reset: bool = False) -> Floats:
@@ -184,8 +186,9 @@ class BaseLearner(BaseEstimator):  # type: ignore[misc]
         name = {2: "pairs", 3: "triplets"}[size]
         if not reset:
             check_is_fitted(self, "divergence_")
+        whole = for_numpy(tuples, f"{name} of {owner}")
         array: Floats = check_array(
-            for_numpy(tuples), allow_nd=True, ensure_2d=False, dtype=np.float64, estimator=self, input_name=name
+            whole, allow_nd=True, ensure_2d=False, dtype=np.float64, estimator=self, input_name=name
         )
         if array.ndim != 3 or array.shape[1] != size:
             mend = f"Columns of points are put together by numpy.stack([{', '.join('abc'[:size])}], axis=1)."

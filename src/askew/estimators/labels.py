@@ -100,7 +100,9 @@ class DivergenceLearner(TransformerMixin, BaseLearner):  # type: ignore[misc]
         ``StratifiedKFold(5, shuffle=True)``: a learner is no classifier, so they are not balanced by default.
         """
         check_is_fitted(self, "divergence_")
-        array, labels = validate_data(self, for_numpy(X), y, reset=False, dtype=np.float64)
+        owner = type(self).__name__
+        points, given = for_numpy(X, f"X of {owner}"), for_numpy(y, f"y of {owner}")
+        array, labels = validate_data(self, points, given, reset=False, dtype=np.float64)
         images = self._images(as_tensor(array))
         with torch.inference_mode():
             matrix = self.divergence_.pairwise(images, torch.from_numpy(self.items_))
@@ -110,15 +112,16 @@ class DivergenceLearner(TransformerMixin, BaseLearner):  # type: ignore[misc]
 
     def _labelled(self, X: ArrayLike, y: ArrayLike) -> tuple[Tensor, Tensor, NDArray[Any]]:
         """Return points, labels as numbers, and labels as they were given."""
-        array, given = validate_data(self, for_numpy(X), y, dtype=np.float64, order="C")
+        owner = type(self).__name__
+        X, y = for_numpy(X, f"X of {owner}"), for_numpy(y, f"y of {owner}")
+        array, given = validate_data(self, X, y, dtype=np.float64, order="C")
         with warnings.catch_warnings():  # many small classes are the rule in metric learning
             warnings.filterwarnings("ignore", "The number of unique classes", UserWarning)
             check_classification_targets(given)
         names, numbers = np.unique(given, return_inverse=True)
         counts = np.bincount(numbers)
-        owner = type(self).__name__
         if len(counts) < 2:
-            got = f"one class, {names[0]!r}"
+            got = f"one class, {names.tolist()[0]!r}"  # as it was given, not as numpy writes it
             raise ValueError(checks.problem(f"y of {owner}", "labels of at least two classes", got))
         if counts.max() < 2:
             mend = "Numbers to predict are for PairRegressor."

@@ -10,6 +10,7 @@ from sklearn.base import BaseEstimator, ClassifierMixin, clone
 from sklearn.utils.validation import check_is_fitted, validate_data
 
 from askew import checks
+from askew.encoders.encoding import for_numpy
 from askew.estimators.labels import DivergenceLearner
 from askew.models import savable
 
@@ -57,6 +58,7 @@ class DivergenceNeighborsClassifier(ClassifierMixin, BaseEstimator):  # type: ig
         if self.learner is not None and not isinstance(self.learner, DivergenceLearner):
             got = type(self.learner).__name__
             raise TypeError(checks.problem(f"learner of {owner}", "a DivergenceLearner or None", got))
+        X, y = for_numpy(X, f"X of {owner}"), for_numpy(y, f"y of {owner}")
         validate_data(self, X, y, dtype=np.float64)
         learner = DivergenceLearner() if self.learner is None else clone(self.learner)
         self.learner_: DivergenceLearner = learner.fit(X, y)
@@ -66,6 +68,7 @@ class DivergenceNeighborsClassifier(ClassifierMixin, BaseEstimator):  # type: ig
     def predict_proba(self, X: ArrayLike) -> NDArray[np.float64]:
         """Return the share of the neighbours that are of each class, ``(n, dim) -> (n, n_classes)``."""
         check_is_fitted(self, "learner_")
+        X = for_numpy(X, f"X of {type(self).__name__}")
         validate_data(self, X, dtype=np.float64, reset=False)
         count = min(self.n_neighbors, len(self.learner_.items_))
         neighbours = self.learner_.kneighbors(X, count, return_distance=False)

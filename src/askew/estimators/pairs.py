@@ -13,6 +13,7 @@ from torch import Tensor, nn
 
 from askew import checks, pbdl
 from askew.divergences import Divergence
+from askew.encoders.encoding import for_numpy
 from askew.estimators.base import BaseLearner, as_tensor, distinct_rows
 from askew.estimators.plans import pair_plan
 from askew.models import savable
@@ -66,7 +67,8 @@ class PairRegressor(RegressorMixin, BaseLearner):  # type: ignore[misc]
 
     def _targets(self, y: ArrayLike, n: int) -> Tensor:
         owner = type(self).__name__
-        array = check_array(y, ensure_2d=False, dtype=np.float64, estimator=self, input_name="targets")
+        given = for_numpy(y, f"targets of {owner}")
+        array = check_array(given, ensure_2d=False, dtype=np.float64, estimator=self, input_name="targets")
         if array.ndim != 1:
             raise ValueError(checks.problem(f"targets of {owner}", "of shape (n,), one for each pair", array.shape))
         check_consistent_length(np.empty(n), array)

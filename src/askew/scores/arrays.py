@@ -19,6 +19,7 @@ Values = ArrayLike | Tensor
 
 def to_array(values: Values) -> Array:
     """Return values as a numpy array, without a copy where that is possible."""
+    checks.check_plain(values, "values to be scored")
     if isinstance(values, Tensor):
         values = values.detach().cpu()
         return np.asarray(values.float() if values.dtype == torch.bfloat16 else values)

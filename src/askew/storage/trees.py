@@ -200,7 +200,7 @@ class _Joiner:
     def array(self, node: dict[str, Any]) -> np.ndarray[Any, Any]:
         if set(node) == {"array", "dtype"}:
             tensor, dtype = self.named(node["array"]), node["dtype"]
-            if isinstance(dtype, str) and re.fullmatch(r"[<>|][biuf][1248]", dtype) and tensor.dtype in _NUMERIC:
+            if isinstance(dtype, str) and _DTYPE.fullmatch(dtype) and tensor.dtype in _NUMERIC:
                 values: np.ndarray[Any, Any] = tensor.numpy()
                 if np.dtype(dtype).newbyteorder("=") == values.dtype:
                     return values.astype(dtype)
@@ -231,6 +231,8 @@ class _Joiner:
         return self.tensors[name]
 
 
+# Names of numbers that numpy knows.
+_DTYPE = re.compile(r"[<>|](b1|[iu][1248]|f[248])")
 # Of tensors that numpy has an equal of.
 _NUMERIC = (
     torch.bool,

@@ -78,9 +78,9 @@ class Column:
 class Columns:
     """What of a table is used, and how: decided on one table, applied to all later ones.
 
-    Numbers stay, with the median in gaps. Text with few different values is a category, with a feature for each of
-    the 20 most frequent levels. Dates become days. Left out are columns that are empty or always the
-    same, and those that look like names or numbers of rows. ``notes`` says all of that in words.
+    Numbers stay, with the median in gaps, and infinite ones count as gaps. Text with few different values is a
+    category, with a feature for each of the 20 most frequent levels. Dates become days. Left out are columns that are
+    empty or always the same, and those that look like names or numbers of rows. ``notes`` says all of that in words.
 
     Attributes
     ----------
@@ -148,9 +148,15 @@ class Columns:
         return np.concatenate([column.encode(table[column.name]) for column in self.used], 1)
 
     def unseen(self, table: DataFrame) -> list[str]:
-        """Return in words which categories of a table were never seen; they are 0 in all features of their column."""
+        """Return in words what of a table a model cannot take as it is, beside gaps.
+
+        Categories that were never seen are 0 in all features of their column, and infinite numbers count as gaps.
+        """
         notes = []
         for column in self.used:
+            if column.kind == "number" and column.name in table.columns:
+                infinite = _count_infinite(table[column.name])
+                notes += [f"{column.name}: {_filled(0, infinite, column.fill)}"] if infinite else []
             if column.kind == "category" and not column.others and column.name in table.columns:
                 values = table[column.name]
                 strange = sorted({str(value) for value in values[values.notna()].unique()} - {*column.levels})
@@ -248,9 +254,19 @@ def _number(values: Series, keep: bool) -> tuple[Column | None, str]:
             return None, f"{name}: left out, it numbers the rows"
     if len(finite) == 0 or (len(finite) == rows and finite.min() == finite.max()):
         return None, f"{name}: left out, it has no two different numbers"
-    gaps = rows - len(finite)
-    note = f"{name}: {gaps} gap{'s' * (gaps > 1)} filled by the median, {np.median(finite):.4g}" if gaps else ""
-    return _with_fill(name, "number", numbers), note
+    column, infinite = _with_fill(name, "number", numbers), _count_infinite(values)
+    gaps = rows - len(finite) - infinite
+    return column, f"{name}: {_filled(gaps, infinite, column.fill)}" if gaps or infinite else ""
+
+
+def _filled(gaps: int, infinite: int, median: float) -> str:
+    """Return in words what was filled; infinite numbers are told apart, as nobody left these out by intent."""
+    parts = [f"{gaps} gap{'s' * (gaps > 1)}"] if gaps else []
+    if infinite:
+        parts.append(
+            f"{infinite} infinite value{'s' * (infinite > 1)}, taken as {'gaps' if infinite > 1 else 'a gap'},"
+        )
+    return f"{' and '.join(parts)} filled by the median, {median:.4g}"
 
 
 def _with_fill(name: str, kind: str, numbers: NDArray[np.float64]) -> Column:
@@ -272,6 +288,13 @@ def _numbers(values: Series) -> NDArray[np.float64]:
     else:
         numbers = _numbers_of(values.tolist())
     return np.where(np.isfinite(numbers), numbers, np.nan)
+
+
+def _count_infinite(values: Series) -> int:
+    """Return how many values are infinite numbers, also those that are too large for one."""
+    if values.dtype.kind in "biuf":
+        return int(np.isinf(values.to_numpy(dtype=np.float64, na_value=np.nan)).sum())
+    return int(np.isinf(_numbers_of(values.tolist())).sum())
 
 
 def _numbers_of(values: Sequence[object]) -> NDArray[np.float64]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import codecs
 import os
 from collections.abc import Callable
 from pathlib import Path
@@ -20,7 +21,13 @@ __all__ = ["read_frame"]
 SEPARATORS = (",", ";", "\t", "|")
 # What stands for a missing value, beside what pandas knows (NA, NaN, null, empty, ...).
 GAPS = ("?", "-", "--", ".")
-
+# First bytes that say how the text after them is written; the longer ones first, as they begin like the shorter.
+MARKS = (
+    (codecs.BOM_UTF32_LE, "utf-32"),
+    (codecs.BOM_UTF32_BE, "utf-32"),
+    (codecs.BOM_UTF16_LE, "utf-16"),
+    (codecs.BOM_UTF16_BE, "utf-16"),
+)
 
 # What readers raise of files that are damaged or of another kind; MemoryError of one that says it is huge.
 DAMAGE = (ValueError, TypeError, KeyError, NotImplementedError, RuntimeError, MemoryError, OverflowError)
@@ -34,7 +41,8 @@ SMALL_FILE = 1 << 24
 def read_frame(path: str | os.PathLike[str], *, header: bool = True) -> DataFrame:
     r"""Return a table from a file, as it is: nothing is encoded or left out.
 
-    CSV and TSV: any of comma, semicolon, tab and bar separates columns; UTF-8, or Latin-1 where it is none. Parquet
+    CSV and TSV: any of comma, semicolon, tab and bar separates columns; UTF-8, UTF-16 or UTF-32 with a byte order mark,
+    or else Latin-1. Parquet
     needs ``pip install "askew[parquet]"``. ``.npy``: a matrix, with columns ``x0``, ``x1``, ... ``.npz``: each
     vector is a column of its name, each matrix several columns, its name with a number. Nothing in a file is run.
 
@@ -89,10 +97,15 @@ def _text(path: Path, header: bool) -> DataFrame:
     """Read a text file with the separator that its first line has most of."""
     import pandas
 
-    for encoding in ("utf-8-sig", "latin-1"):
+    encodings = _encodings(path)
+    for encoding in encodings:
         try:
             with path.open(encoding=encoding) as file:
                 first = file.readline(1 << 20)
+            if "\x00" in first:
+                raise ValueError(
+                    "it has zero bytes, as UTF-16 without a byte order mark has; save it as UTF-8 or with the mark"
+                )
             separator = "\t" if path.suffix.lower() == ".tsv" else max(SEPARATORS, key=first.count)
             frame = pandas.read_csv(
                 path,
@@ -105,12 +118,20 @@ def _text(path: Path, header: bool) -> DataFrame:
                 decimal="," if separator == ";" and _decimal_commas(path, encoding) else ".",
                 low_memory=False,
             )
-        except UnicodeDecodeError:
+        except UnicodeError:
             continue
         if not header:
             frame.columns = [f"x{number}" for number in frame.columns]
         return frame
-    raise ValueError("its encoding is unknown")  # Latin-1 reads every byte
+    raise ValueError(f"its byte order mark says {encodings[0].upper()}, which it is not")  # Latin-1 reads every byte
+
+
+def _encodings(path: Path) -> tuple[str, ...]:
+    """Return how a text may be written: as its mark says, or without one as UTF-8, or else as Latin-1."""
+    with path.open("rb") as file:
+        start = file.read(4)
+    marked = next((encoding for mark, encoding in MARKS if start.startswith(mark)), None)
+    return ("utf-8-sig", "latin-1") if marked is None else (marked,)
 
 
 def _decimal_commas(path: Path, encoding: str) -> bool:
