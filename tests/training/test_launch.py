@@ -18,6 +18,7 @@ import askew
 
 PAGE = Path(__file__).parents[2] / "docs" / "loops.md"
 JOINING = "torch.distributed.init_process_group()"
+LEAVING = "torch.distributed.destroy_process_group()"
 pytestmark = pytest.mark.skipif(not torch.distributed.is_gloo_available(), reason="torch was built without gloo")
 
 
@@ -25,7 +26,7 @@ def script() -> str:
     """Return the code of the page, but for that of another package, in double precision; it returns what it learned."""
     blocks = re.findall(r"```python\n(.*?)```", PAGE.read_text("utf-8"), re.DOTALL)
     shown = "\n".join(block for block in blocks if "pytorch_metric_learning" not in block)
-    assert shown.count(JOINING) == 1
+    assert shown.count(JOINING) == shown.count(LEAVING) == 1
     first = "import torch\ntorch.set_default_dtype(torch.float64)\n"
     last = "learned = {**model.state_dict(), 'loss': torch.tensor(history['loss'])}\n"
     return first + shown + last
@@ -48,12 +49,11 @@ def alone() -> dict[str, torch.Tensor]:
 def assert_same_in_two_processes(code: str, folder: Path, alone: dict[str, torch.Tensor]) -> None:
     saving = (
         "import numpy\n"
-        "processes = torch.distributed.get_world_size()\n"
         "values = {name: value.numpy() for name, value in learned.items()}\n"
         "numpy.savez(os.environ['RANK'] + '.npz', processes=processes, **values)\n"
-        "torch.distributed.destroy_process_group()\n"
     )
-    (folder / "train.py").write_text(code + saving, "utf-8")
+    counted = code.replace(LEAVING, f"processes = torch.distributed.get_world_size(); {LEAVING}")
+    (folder / "train.py").write_text(counted + saving, "utf-8")
     command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2", "train.py"]
     path = os.pathsep.join(filter(None, [str(Path(askew.__file__).parents[1]), os.environ.get("PYTHONPATH", "")]))
     environment = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": path}

@@ -132,3 +132,12 @@ def test_all_processes_say_the_same_of_what_is_wrong(case: str, folder: Path) ->
         assert said == text.format(rows=rows, less=rows - 1)
     if alone:
         assert (folder / f"{name}-1-0.txt").read_text("utf-8") == text
+
+
+@pytest.mark.skipif(not Path("/proc/self/task").is_dir(), reason="the system does not list threads")
+@pytest.mark.parametrize("rank", [0, 1])
+def test_group_ends_with_its_threads(rank: int, folder: Path) -> None:
+    """Those that are left when Python ends may abort a process that has done all its work."""
+    names = (folder / f"threads-{rank}.txt").read_text("utf-8").split("\n")
+    assert names
+    assert not [name for name in names if "gloo" in name]

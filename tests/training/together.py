@@ -185,6 +185,11 @@ def train(folder: Path, rank: int, size: int, case: str) -> None:
     np.savez(folder / f"{name}-{size}-{rank}.npz", loss=history["loss"], **weights)
 
 
+def threads() -> list[str]:
+    """Return the names of the threads of this process, where the system tells them."""
+    return sorted(path.read_text("utf-8").strip() for path in Path("/proc/self/task").glob("*/comm"))
+
+
 def main(folder: Path, rank: int, size: int, cases: Sequence[str]) -> None:
     torch.set_num_threads(1)
     if size > 1:
@@ -193,6 +198,7 @@ def main(folder: Path, rank: int, size: int, cases: Sequence[str]) -> None:
         train(folder, rank, size, case)
     if size > 1:
         distributed.destroy_process_group()
+        (folder / f"threads-{rank}.txt").write_text("\n".join(threads()), "utf-8")
 
 
 if __name__ == "__main__":

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import importlib
 from collections.abc import Iterator
 from typing import Any
 
@@ -11,7 +12,7 @@ from torch import Tensor, distributed
 
 from askew import checks
 
-__all__ = ["add_over_processes", "answered", "gathered", "message_device", "summed"]
+__all__ = ["add_over_processes", "answered", "gathered", "let_group_end", "message_device", "summed"]
 
 # Numbers in one message between processes, so that the copy of what is sent stays small.
 MESSAGE = 1 << 23
@@ -32,6 +33,21 @@ def answered() -> Iterator[None]:
         reason = str(error).strip().split("\n")[0]
         what, got = "the processes that train together", f"no answer from one of them ({reason})"
         raise RuntimeError(checks.problem(what, "at work until the end", got, mend)) from error
+
+
+def let_group_end() -> None:
+    """See to it that ``destroy_process_group`` ends the threads of the group, whatever is imported later.
+
+    Functions of a module of torch have the group of the moment of its import as a default, and optimisers import it in
+    their first step. A group that is kept so still has threads when Python ends, and they may abort the process then,
+    after all work is done. Imported without a group, as by those who import everything first, it keeps none.
+    """
+    group = distributed.group.WORLD
+    distributed.group.WORLD = None
+    try:
+        importlib.import_module("torch.distributed.nn.functional")
+    finally:
+        distributed.group.WORLD = group
 
 
 def message_device() -> torch.device:

@@ -12,7 +12,7 @@ from askew import checks
 from askew.divergences import Divergence, Embedded
 from askew.losses import LabelLoss, Loss, PairLoss, TripletLoss
 from askew.losses.base import AnchorwiseLoss
-from askew.training.messages import add_over_processes, answered, gathered, message_device, summed
+from askew.training.messages import add_over_processes, answered, gathered, let_group_end, message_device, summed
 
 __all__ = ["Batch", "Team"]
 
@@ -50,6 +50,8 @@ class Team:
         self.device = device
         self.rank = distributed.get_rank() if together else 0
         self.size = distributed.get_world_size() if together else 1
+        if together:
+            let_group_end()
 
     @property
     def leads(self) -> bool:
