@@ -64,6 +64,16 @@ def test_gaussian_points_have_the_covariances_of_their_clusters() -> None:
         )
 
 
+def test_gaussians_of_one_covariance_are_the_others_but_for_that() -> None:
+    own, shared = (make_mixture(name, seed=2) for name in ("gaussian", "gaussian-shared"))
+    assert isinstance(own, GaussianMixture)
+    assert isinstance(shared, GaussianMixture)
+    np.testing.assert_array_equal(own.means, shared.means)
+    for covariance in shared.covariances:
+        np.testing.assert_array_equal(covariance, own.covariances[0])
+    assert not np.allclose(own.covariances[1], own.covariances[0])
+
+
 def test_log_densities() -> None:
     random = np.random.default_rng(0)
     points = random.exponential(2.0, (6, 3))
@@ -86,12 +96,14 @@ def test_log_densities() -> None:
     np.testing.assert_allclose(found[:, 0] - found[:, 1], expected[0] - expected[1])
 
 
-@pytest.mark.parametrize("name", ["exponential", "multinomial"])
+@pytest.mark.parametrize("name", ["exponential", "gaussian-shared", "multinomial"])
 def test_the_divergence_belongs_to_the_family(name: str) -> None:
     # log p(x | mu) = -D(x, mu) + a function of x alone, for some factor of D.
     mixture = make_mixture(name, seed=0)
     points = mixture.sample(50, seed=0).points + (name == "multinomial")
     matrix = mixture.divergence().pairwise(torch.from_numpy(points), torch.from_numpy(mixture.means)).numpy()
+    if name == "gaussian-shared":
+        matrix = matrix / 2
     sums = mixture.log_densities(points) + matrix
     if name == "multinomial":  # D has the sums of points and means too, which are constant
         sums = sums - mixture.means.sum(1)

@@ -132,10 +132,11 @@ class ExponentialMixture(Mixture):
 
 @dataclass(frozen=True, eq=False)
 class GaussianMixture(Mixture):
-    """Gaussian distributions, each with a covariance of its own.
+    """Gaussian distributions, each with a covariance of its own or all with the same.
 
-    Means are drawn from U[-4, 4], covariances are ``make_spd_matrix(dim) + 5 I``. As covariances differ, no single
-    Bregman divergence is exact: :meth:`divergence` is the squared Mahalanobis distance of their mean.
+    Means are drawn from U[-4, 4], covariances are ``make_spd_matrix(dim) + 5 I``. Where they differ, no single Bregman
+    divergence is exact: :meth:`divergence` is the squared Mahalanobis distance of their mean. The paper's words leave
+    open whether they do.
 
     Parameters
     ----------
@@ -143,17 +144,21 @@ class GaussianMixture(Mixture):
         Means, ``(k, dim)``.
     covariances
         ``(k, dim, dim)``.
+    name
+        That of the tables drawn from it.
 
     Examples
     --------
     >>> mixture = make_mixture("gaussian", seed=0)
     >>> mixture.covariances.shape, bool((np.linalg.eigvalsh(mixture.covariances) > 5).all())
     ((5, 10, 10), True)
+    >>> bool(np.ptp(make_mixture("gaussian-shared", seed=0).covariances, axis=0).any())
+    False
     """
 
     centres: Array
     covariances: Array
-    name = "gaussian"
+    name: str = "gaussian"
 
     @classmethod
     def draw(cls, clusters: int, dim: int, random: np.random.Generator) -> GaussianMixture:
@@ -162,6 +167,12 @@ class GaussianMixture(Mixture):
         seeds = random.integers(2**31, size=clusters)
         covariances = [make_spd_matrix(dim, random_state=int(seed)) + 5.0 * np.eye(dim) for seed in seeds]
         return cls(centres, np.stack(covariances))
+
+    @classmethod
+    def draw_shared(cls, clusters: int, dim: int, random: np.random.Generator) -> GaussianMixture:
+        """Return the mixture of :meth:`draw`, but that all clusters have the covariance of the first."""
+        own = cls.draw(clusters, dim, random)
+        return cls(own.centres, np.repeat(own.covariances[:1], clusters, 0), "gaussian-shared")
 
     @property
     def means(self) -> Array:
@@ -240,6 +251,7 @@ class MultinomialMixture(Mixture):
 MIXTURES: dict[str, Callable[[int, int, np.random.Generator], Mixture]] = {
     "exponential": ExponentialMixture.draw,
     "gaussian": GaussianMixture.draw,
+    "gaussian-shared": GaussianMixture.draw_shared,
     "multinomial": MultinomialMixture.draw,
 }
 
@@ -250,7 +262,7 @@ def mixture_names() -> list[str]:
     Examples
     --------
     >>> mixture_names()
-    ['exponential', 'gaussian', 'multinomial']
+    ['exponential', 'gaussian', 'gaussian-shared', 'multinomial']
     """
     return list(MIXTURES)
 
