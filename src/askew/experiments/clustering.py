@@ -327,12 +327,10 @@ CLUSTERING = Experiment(
         "Where the seeded figure is above the other, the difference is that of single random starts, some of which end "
         "in a poor optimum, also of the oracle's.",
         "gaussian: each cluster has a covariance of its own; gaussian-shared: all have the same one. The paper's words "
-        "leave this open, and its figures stand beside both. The borders between clusters of any Bregman divergence are "
-        "hyperplanes, and so are those between Gaussians of one covariance; where covariances differ they are "
+        "leave this open, and its figures stand beside both. The borders between clusters of any Bregman divergence "
+        "are hyperplanes, and so are those between Gaussians of one covariance; where covariances differ they are "
         "curved, so that bayes is out of its reach there.",
-        "The difficulty varies from one mixture to the next. Over 200 mixtures, not these, bayes has a purity "
-        "of 0.828 (exponential), 0.920 (gaussian), 0.914 (gaussian-shared) and 0.900 (multinomial), spread "
-        "0.03 to 0.06 (python benchmarks/mixtures.py). So the paper's 0.913 and 0.921 of NBD are what bayes has on "
-        "average or above it: they can be reached by the luck of the draw only, from starts all of which end well.",
+        "How difficult a mixture is varies from one to the next, and so does a mean over ten: compare methods with "
+        "bayes, which has the same ones. The page on reproducing the paper has figures over many mixtures.",
     ),
 )
