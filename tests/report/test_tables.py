@@ -85,22 +85,26 @@ def results(tmp_path: Path) -> Path:
 @pytest.mark.parametrize(
     ("ours", "half", "paper", "spread", "lower", "mark"),
     [
-        (0.40, None, 0.50, None, True, "better"),
-        (0.40, None, 0.50, None, False, "worse"),
-        (0.60, None, 0.50, None, True, "worse"),
-        (0.60, None, 0.50, None, False, "better"),
+        (0.40, 0.0, 0.50, None, True, "better"),
+        (0.40, 0.0, 0.50, None, False, "worse"),
+        (0.60, 0.0, 0.50, None, True, "worse"),
+        (0.60, 0.0, 0.50, None, False, "better"),
         # Within the paper's spread, or within our interval; just beyond both.
         (0.40, 0.01, 0.50, 0.11, True, "within"),
         (0.40, 0.11, 0.50, 0.01, True, "within"),
         (0.40, 0.09, 0.50, 0.09, True, "better"),
         (0.60, 0.09, 0.50, 0.09, True, "worse"),
         # What is the same once rounded is no difference; what is not, is.
-        (0.5004, None, 0.50, None, True, "within"),
-        (0.4996, None, 0.50, None, True, "within"),
+        (0.5004, 0.0, 0.50, None, True, "within"),
+        (0.4996, 0.0, 0.50, None, True, "within"),
         (0.5006, None, 0.50, 0.0, True, "worse"),
+        # Of one run and a figure without a spread nobody can tell.
+        (0.40, None, 0.50, None, True, None),
     ],
 )
-def test_marks(ours: float, half: float | None, paper: float, spread: float | None, lower: bool, mark: str) -> None:
+def test_marks(
+    ours: float, half: float | None, paper: float, spread: float | None, lower: bool, mark: str | None
+) -> None:
     score = Score("s", "S", lower_is_better=lower)
     cell = Cell("sums", "small", "nbd", 0, "paper")
     there = Published("t", "small", "nbd", "s", paper, spread, "NBD")
@@ -114,7 +118,20 @@ def test_rounding_is_that_of_the_paper(ours: float, mark: str) -> None:
     [paper] = published("regression", "euclidean/none", "mahalanobis", "mae")
     cell = Cell("regression", "euclidean/none", "mahalanobis", 0, "paper")
     assert paper.mean == 0.0
-    assert Entry(paper.setting, paper.method, MAE, paper, Summary(cell, "mae", ours, None, 1)).mark == mark
+    assert Entry(paper.setting, paper.method, MAE, paper, Summary(cell, "mae", ours, 0.0, 2)).mark == mark
+
+
+def test_figures_of_the_toy_scale_are_not_judged() -> None:
+    rows = [dataclasses.replace(row, cell=dataclasses.replace(row.cell, scale="toy")) for row in make_rows()]
+    toy = dataclasses.replace(
+        SUMS,
+        seeds={"toy": 3},
+        minutes={"toy": 1.0},
+        cells=lambda _, seeds: [row.cell for row in rows if row.cell.seed < seeds],
+    )
+    found = compare(toy, rows, "toy").entries
+    assert any(entry.published is not None and entry.ours is not None for entry in found)
+    assert {entry.mark for entry in found} == {None}
 
 
 def test_directions_of_scores() -> None:
@@ -188,7 +205,7 @@ def test_missing_cells_and_seeds_are_told() -> None:
     table = overview(compare(SUMS, rows, "paper"), MAE)
     assert [line[2] for line in texts(table)][:2] == ["missing (0.700)"] * 2
     assert texts(table)[1][1] == "0.550 ● (0.500)"
-    assert table.notes[0] == "Scale: paper. Seeds: 1 to 3. Missing: 3 of 5."
+    assert table.notes[0] == "Scale: paper. Seeds: 1 to 3 of 3. Missing: 3 of 5."
 
 
 def test_rows_with_other_options_are_left_out() -> None:
@@ -429,6 +446,32 @@ def test_claims_of_the_best_of_each_and_of_closeness() -> None:
         assert outcomes == {"confirmed (one seed)" if holds else "not confirmed (one seed)"}
     assert Claim("", "mae", (), ()).holds(0.9, 0.8, lower_is_better=False)
     assert not Claim("", "mae", (), ()).holds(0.7, 0.8, lower_is_better=False)
+
+
+def test_a_claim_of_closeness_says_how_clear_it_is() -> None:
+    rows = make_rows()  # 0.210 ± 0.025 and 0.560 ± 0.025
+    for factor, outcome in ((3.0, "confirmed, within the spread"), (4.0, "confirmed, clearly")):
+        found = judged(Claim("", "mae", ("nbd-paper",), ("nbd",), factor=factor), rows)
+        assert {text for _, text, _ in found} == {outcome}
+
+
+def test_a_claim_by_an_option_is_judged_for_each_of_its_values() -> None:
+    # With one thread nbd is ahead, with two it is not; the best of each would be the one thread of both.
+    times = {("nbd", 1): 0.1, ("nbd", 2): 0.5, ("nbd-paper", 1): 0.3, ("nbd-paper", 2): 0.4}
+    cells_ = [Cell("sums", "small", method, 0, "paper", (("threads", n),)) for method, n in times]
+    first = make_rows(seeds=1)[0]
+    rows = [
+        dataclasses.replace(first, cell=cell, scores={"mae": time})
+        for cell, time in zip(cells_, times.values(), strict=True)
+    ]
+    claim = Claim("", "mae", ("nbd",), ("nbd-paper",), by="threads")
+    experiment = dataclasses.replace(SUMS, cells=lambda scale, seeds: cells_, claims=(claim,), published=())
+    table = claims(compare(experiment, rows, "paper"))
+    assert table is not None
+    assert [line[1:3] for line in texts(table)] == [
+        ("small, threads 1", "confirmed (one seed)"),
+        ("small, threads 2", "not confirmed (one seed)"),
+    ]
 
 
 def test_a_claim_about_another_score_is_refused() -> None:

@@ -224,6 +224,9 @@ class Claim:
         How many times as large an error may be and still count as ahead: 1.25 for "close to", 0.5 for "far ahead of".
     settings
         Where it is said; everywhere if there are none.
+    by
+        An option of the cells: the claim is judged once for each of its values, among cells that have it. Without one,
+        the best of a method counts.
 
     Examples
     --------
@@ -238,6 +241,7 @@ class Claim:
     each: bool = False
     factor: float = 1.0
     settings: tuple[str, ...] = ()
+    by: str = ""
 
     def holds(self, ahead: float, behind: float, lower_is_better: bool) -> bool:
         """Whether a figure is so far ahead of another, or so close to it, as the claim says."""

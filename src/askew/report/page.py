@@ -24,7 +24,7 @@ TITLE = "Results"
 MEANINGS = {
     "toy": "Toy scale: only shows that it runs. No figure here means anything.",
     "quick": "Quick scale: reduced epochs, rows or repetitions. Not the paper's setting; see the paper scale for that.",
-    "paper": "Paper scale: the paper's epochs, sizes and repetitions, but for what the settings say.",
+    "paper": "Paper scale: the paper's sizes and epochs, but for what settings, notes and tables (seeds) say.",
 }
 
 

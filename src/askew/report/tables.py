@@ -18,8 +18,9 @@ MISSING = "missing"
 SYMBOLS = {"better": "▲", "within": "●", "worse": "▼"}
 LEGEND = (
     "▲ better than the paper, ● within the spread, ▼ worse. Within the spread: the difference is no larger than the "
-    "paper's spread (a standard deviation over runs) or half of our interval, whichever is larger. Without a mark, "
-    "the paper had other data or measured something else."
+    "paper's spread (a standard deviation over runs), half of our interval or what rounding hides, whichever is "
+    "largest. Without a mark, the paper had other data or measured something else, or there is one run of ours and no "
+    "spread of the paper's. A figure without ± has one seed."
 )
 
 
@@ -76,6 +77,8 @@ class Entry:
         difference = self.difference
         if difference is None or self.published is None or self.ours is None:
             return None
+        if self.published.spread is None and self.ours.half is None:
+            return None  # nothing tells how far apart two runs may be
         # What is printed is rounded; up to half of the last digit is no difference.
         rounding = 0.5 * 10.0 ** -_printed(self.published, self.score)
         spread = max(self.published.spread or 0.0, self.ours.half or 0.0, rounding)
@@ -151,7 +154,7 @@ def compare(experiment: Experiment, rows: Iterable[Row], scale: str) -> Comparis
         for score in experiment.scores:
             paper = papers.get((cell.setting, experiment.against.get(cell.method, cell.method), score.name))
             took = statistics.median(seconds[group]) if group in seconds else None
-            comparable = cell.setting not in experiment.incomparable
+            comparable = cell.setting not in experiment.incomparable and scale != "toy"
             entries.append(Entry(cell.setting, method, score, paper, ours.get((group, score.name)), took, comparable))
     # What the paper has and we do not even try is missing too.
     tried = {(cell.setting, cell.method) for cell in cells.values()}
@@ -205,7 +208,8 @@ def claims(comparison: Comparison) -> Table | None:
         line
         for claim in comparison.experiment.claims
         for setting in claim.settings or comparison.settings
-        if setting in comparison.settings and (line := _judged(comparison, claim, setting)) is not None
+        for value in _values(comparison, claim)
+        if setting in comparison.settings and (line := _judged(comparison, claim, setting, value)) is not None
     ]
     if not lines:
         return None
@@ -215,12 +219,19 @@ def claims(comparison: Comparison) -> Table | None:
     return Table("Claims", notes, ("Claim", "Setting", "At this scale", "Figures"), tuple(lines))
 
 
-def _judged(comparison: Comparison, claim: Claim, setting: str) -> tuple[Field, ...] | None:
-    """Return the line of a claim in one setting; None where figures are missing."""
+def _values(comparison: Comparison, claim: Claim) -> list[object]:
+    """Return the values of the option by which a claim is judged; one of no meaning where there is none."""
+    return list(dict.fromkeys(cell[claim.by] if claim.by else None for cell in comparison.cells))
+
+
+def _judged(comparison: Comparison, claim: Claim, setting: str, value: object) -> tuple[Field, ...] | None:
+    """Return the line of a claim in one setting and with one value of its option; None where figures are missing."""
     score = next(score for score in comparison.experiment.scores if score.name == claim.score)
     found: dict[str, Summary] = {}
     for entry in comparison.entries:
         if entry.setting == setting and entry.score == score and entry.ours is not None:
+            if claim.by and entry.ours.cell[claim.by] != value:
+                continue
             method = entry.ours.cell.method
             if method not in found or (entry.ours.mean < found[method].mean) == score.lower_is_better:
                 found[method] = entry.ours
@@ -235,13 +246,17 @@ def _judged(comparison: Comparison, claim: Claim, setting: str) -> tuple[Field, 
     text = "confirmed" if holds else "not confirmed"
     if first.half is None or other.half is None:
         text += " (one seed)"
-    elif claim.factor == 1.0:
-        clear = abs(first.mean - other.mean) > first.half + other.half
+    else:
+        # The factor is on the side of the error that may be larger, or of the score that may be lower.
+        shares = (1.0, claim.factor) if score.lower_is_better else (claim.factor, 1.0)
+        gap = abs(shares[0] * first.mean - shares[1] * other.mean)
+        clear = gap > shares[0] * first.half + shares[1] * other.half
         text += ", clearly" if clear else ", within the spread"
     if unseen:
         text += f"; not run yet: {'; '.join(unseen)}"
     figures = "; ".join(f"{one.cell.method} {_with_spread(one.mean, one.half, score.digits)}" for one in (first, other))
-    return Field(claim.text), Field(setting), Field(text, "better" if holds else "worse"), Field(figures)
+    where = f"{setting}, {claim.by} {_shown(value)}" if claim.by else setting
+    return Field(claim.text), Field(where), Field(text, "better" if holds else "worse"), Field(figures)
 
 
 # ---------------------------------------------------------------------- tables
@@ -305,6 +320,9 @@ def _notes(comparison: Comparison, entries: Sequence[Entry]) -> tuple[str, ...]:
     seeds = sorted({entry.ours.seeds for entry in entries if entry.ours is not None})
     number = "none yet" if not seeds else str(seeds[0]) if len(seeds) == 1 else f"{seeds[0]} to {seeds[-1]}"
     missing = sum(entry.ours is None for entry in entries)
+    planned = comparison.experiment.seeds[comparison.scale]
+    if seeds and seeds[0] < planned:
+        number += f" of {planned}"
     note = f"Scale: {comparison.scale}. Seeds: {number}."
     return (f"{note} Missing: {missing} of {len(entries)}." if missing else note,)
 
