@@ -159,6 +159,13 @@ def test_images_behind_a_network() -> None:
     np.testing.assert_array_equal(model.predict(pictures), model.labels_)
 
 
+@pytest.mark.filterwarnings("error")
+def test_weights_that_are_read_only() -> None:
+    weights = np.arange(len(X), dtype=np.float64)
+    weights.flags.writeable = False
+    assert BregmanKMeans(2, random_state=0).fit(X, sample_weight=weights).score(X, sample_weight=weights) < 0
+
+
 @pytest.mark.parametrize("encoder", [None, "mlp"])
 def test_a_fitted_learner(encoder: str | None) -> None:
     learner = DivergenceLearner(encoder=encoder, steps=60, random_state=0).fit(X[::2], LABELS[::2])
