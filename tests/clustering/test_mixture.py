@@ -378,6 +378,12 @@ def test_bar_moves(capfd: pytest.CaptureFixture[str]) -> None:
         ({"init": BLOBS[:2]}, ValueError, "init of BregmanMixture must be 3 centres, as n_components. Got 2"),
         ({"init": BLOBS[:3, :1]}, ValueError, r"init of BregmanMixture must be of shape \(n, 2\)"),
         ({"init": BLOBS[:3] * np.nan}, ValueError, "init contains NaN"),
+        ({"init": np.ma.masked_array(BLOBS[:3], BLOBS[:3] > 0)}, ValueError, "init of .* without masked entries"),
+        (
+            {"weights_init": np.ma.masked_array([0.2, 0.3, 0.5], [True, False, False])},
+            ValueError,
+            "weights_init of BregmanMixture must be without masked entries",
+        ),
         ({"weights_init": [0.5, 0.5]}, ValueError, "weights_init of BregmanMixture must be 3 numbers"),
         ({"weights_init": [1.5, -0.5, 0]}, ValueError, "weights_init of BregmanMixture must be 3 numbers"),
         ({"divergence": "euclid"}, ValueError, "divergence of BregmanMixture must be one of .* Did you mean"),
