@@ -243,6 +243,18 @@ def test_nothing_to_score() -> None:
         found.score(da.zeros((0, 3)))
 
 
+def test_tokens() -> None:
+    """Integers reach the encoder as they are, also those that start the clusters."""
+    torch.manual_seed(0)
+    model = askew.Embedded(torch.nn.EmbeddingBag(9, 2), askew.NeuralBregman(2))
+    tokens = np.random.default_rng(0).integers(0, 9, size=(60, 4))
+    options = {"divergence": model, "init": tokens[:3], "tol": 0.0}
+    local = askew.BregmanKMeans(3, **options).fit(tokens)
+    found = askew.BregmanKMeans(3, **options).fit(da.from_array(tokens.astype(np.int32), chunks=(25, 2)))
+    np.testing.assert_allclose(found.cluster_centers_, local.cluster_centers_, rtol=1e-5)
+    np.testing.assert_array_equal(found.labels_.compute(), local.labels_)
+
+
 def test_saved_without_labels_that_are_not_computed(tmp_path: Path) -> None:
     X = da.from_array(points(), chunks=(50, 3))
     fitted = askew.BregmanKMeans(3, random_state=0).fit(X)

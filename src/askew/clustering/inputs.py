@@ -16,7 +16,7 @@ from askew import checks
 from askew.clustering.frame import check_inside
 from askew.divergences import CATALOGUE, Bregman, Divergence, make, take_apart
 from askew.encoders import as_points, encode
-from askew.encoders.encoding import for_numpy
+from askew.encoders.encoding import as_floats, for_numpy
 
 __all__ = [
     "as_images",
@@ -49,7 +49,7 @@ def positive_only(divergence: object) -> bool:
 def as_table(X: ArrayLike, encoded: bool, owner: str, name: str = "X", finite: bool = True) -> NDArray[Any]:
     """Return a table of floats after scikit-learn's checks.
 
-    For an encoder it may have any number of dimensions.
+    For an encoder it may have any number of dimensions, and integers stay what they are: they may be tokens.
 
     Parameters
     ----------
@@ -65,9 +65,10 @@ def as_table(X: ArrayLike, encoded: bool, owner: str, name: str = "X", finite: b
     array: NDArray[Any]
     whole = for_numpy(X, f"{name} of {owner}")
     try:
+        tokens = encoded and np.asarray(whole).dtype.kind in "iu"
         array = check_array(
             whole,
-            dtype=[np.float64, np.float32],
+            dtype=None if tokens else [np.float64, np.float32],
             order="C",
             ensure_all_finite=finite,
             allow_nd=encoded,
@@ -94,7 +95,7 @@ def as_images(
     progress: bool | None = None,
 ) -> Tensor:
     """Return what the divergence compares, inside of its domain: ``(n, dim)``, in float32 or float64."""
-    images = encode(encoder, as_points(array), progress)
+    images = as_floats(encode(encoder, as_points(array), progress), None)
     if images.dtype not in (torch.float32, torch.float64):
         images = images.float()
     name = name if encoder is None else f"the images of {name}"

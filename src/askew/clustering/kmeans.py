@@ -165,8 +165,9 @@ class BregmanKMeans(ClassNamePrefixFeaturesOutMixin, TransformerMixin, ClusterMi
         Parameters
         ----------
         X
-            ``(n, dim)``, or anything with n first that the encoder takes. A dask array or data frame is clustered block
-            by block where its blocks are; ``labels_`` are then a dask array, and the start is by k-means||.
+            ``(n, dim)``, or anything with n first that the encoder takes; integers, such as tokens, go into it as they
+            are. A dask array or data frame is clustered block by block where its blocks are; ``labels_`` are then a
+            dask array, and the start is by k-means||.
         y
             Not used.
         sample_weight
