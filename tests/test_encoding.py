@@ -131,6 +131,15 @@ def test_masked_array_of_which_nothing_is_masked() -> None:
     assert as_points(np.ma.masked_array(ROWS)).tolist() == ROWS.tolist()
 
 
+def test_masks_of_what_dask_holds() -> None:
+    da = pytest.importorskip("dask.array", reason='dask is not installed: pip install "askew[dask]"')
+    lazily = da.from_array(ROWS, chunks=(2, 2))
+    assert as_points(lazily).tolist() == encoding.for_numpy(lazily).tolist() == ROWS.tolist()
+    for take in (as_points, encoding.for_numpy):
+        with pytest.raises(ValueError, match=r"points must be without masked entries\. Got 1 of 12 masked"):
+            take(da.ma.masked_equal(lazily, 4.0))
+
+
 # ---------------------------------------------------------------------- encode
 
 

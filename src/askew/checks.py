@@ -15,6 +15,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from numbers import Integral
 from types import ModuleType
+from typing import Any
 
 import numpy as np
 import torch
@@ -29,6 +30,7 @@ __all__ = [
     "UNIT_BOX",
     "Domain",
     "autocasting",
+    "check_columns",
     "check_finite",
     "check_matrices",
     "check_name",
@@ -308,3 +310,13 @@ def optional_import(module: str, extra: str, purpose: str) -> ModuleType:
 def is_lazy(X: object) -> bool:
     """Whether data are a collection of dask's, which is not in memory."""
     return callable(getattr(X, "__dask_graph__", None))
+
+
+def check_columns(frame: Any, what: str) -> list[np.dtype[Any]]:
+    """Return the dtypes of the columns of a data frame of dask's, if all are numbers; none of them is computed."""
+    kinds = [getattr(kind, "numpy_dtype", kind) for kind in frame.dtypes]
+    strange = next((i for i, kind in enumerate(kinds) if kind.kind not in "biuf"), None)
+    if strange is not None or not kinds:
+        got = "none" if strange is None else f"column {str(frame.columns[strange])!r} of {kinds[strange]}"
+        raise TypeError(problem(what, "columns of numbers", got, "Choose them: frame[[name, ...]]."))
+    return kinds

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -157,6 +158,35 @@ def test_images_behind_a_network() -> None:
     model = BregmanKMeans(4, divergence=Embedded(encoder, Euclidean(3)), random_state=0).fit(pictures)
     assert model.transform(pictures).shape == (30, 4)
     np.testing.assert_array_equal(model.predict(pictures), model.labels_)
+
+
+@pytest.mark.parametrize("form", [np.asarray, np.uint8, torch.from_numpy, np.ndarray.tolist])
+def test_tokens_reach_an_encoder_as_integers(form: Any) -> None:
+    torch.manual_seed(0)
+    encoder = nn.EmbeddingBag(9, 2)
+    tokens = np.random.RandomState(0).randint(0, 9, size=(60, 4))
+    with torch.no_grad():
+        images = encoder(torch.from_numpy(tokens)).numpy()
+    expected = BregmanKMeans(3, init=images[:3]).fit(images)
+    model = BregmanKMeans(3, divergence=Embedded(encoder, make("euclidean", 2)), init=form(tokens[:3]))
+    np.testing.assert_array_equal(model.fit(form(tokens)).labels_, expected.labels_)
+    np.testing.assert_array_equal(model.predict(form(tokens[:5])), expected.labels_[:5])
+    assert model.score(form(tokens)) == pytest.approx(-expected.inertia_, rel=1e-5)
+    assert model.set_params(batch_size=20).fit(form(tokens)).partial_fit(form(tokens)).inertia_ > 0
+
+
+def test_integers_for_an_encoder_that_keeps_them() -> None:
+    """No integer is merged with its neighbours, as float32 would."""
+    whole = 2**25 + np.arange(20)[:, None] // 10
+    model = BregmanKMeans(2, divergence=Embedded(nn.Identity(), make("euclidean", 1)), random_state=0).fit(whole)
+    assert sorted(model.cluster_centers_.ravel()) == [2**25, 2**25 + 1]
+
+
+@pytest.mark.filterwarnings("error")
+def test_weights_that_are_read_only() -> None:
+    weights = np.arange(len(X), dtype=np.float64)
+    weights.flags.writeable = False
+    assert BregmanKMeans(2, random_state=0).fit(X, sample_weight=weights).score(X, sample_weight=weights) < 0
 
 
 @pytest.mark.parametrize("encoder", [None, "mlp"])

@@ -31,6 +31,7 @@ X = np.random.RandomState(0).rand(20, 3) + 0.1
         ({"init": X[:3]}, ValueError, "init of BregmanKMeans must be 8 centres, as n_clusters"),
         ({"init": X[:8, :2]}, ValueError, r"with as many features as X. Got an array of shape \(8, 2\)"),
         ({"init": X[:8] * np.nan}, ValueError, "init contains NaN"),
+        ({"init": np.ma.masked_less(X[:8], 0.3)}, ValueError, "init of BregmanKMeans must be without masked entries"),
         ({"init": -X[:8], "divergence": "kl"}, ValueError, "init of BregmanKMeans must be inside the positive domain"),
         (
             {"divergence": "euclidian"},

@@ -114,16 +114,145 @@ def test_no_task_sees_more_than_a_block(monkeypatch: pytest.MonkeyPatch) -> None
     ("X", "options", "words"),
     [
         (da.zeros((5,)), {}, r"a dask array of numbers of shape \(n, dim\)"),
+        (da.zeros((5, 2), dtype=complex), {}, r"of shape \(n, dim\).* Got complex128 of shape \(5, 2\)"),
+        (dask.delayed(np.zeros)((5, 2)), {}, "X of BregmanKMeans must be a dask array .* Got Delayed instead"),
         (da.ones((5, 2)), {"batch_size": 3}, "batch_size of BregmanKMeans must be None for dask's data"),
         (da.ones((5, 2)), {"init": "random-partition"}, "init of BregmanKMeans of dask's data must be one of"),
         (da.ones((2, 2)), {}, "n_clusters of BregmanKMeans must be at most the number of points, n_samples=2"),
         (-da.ones((5, 2)), {"divergence": "kl"}, "positive"),
         (da.full((5, 2), np.nan), {}, "finite"),
+        (
+            da.ones((5, 2)),
+            {"init": np.ma.masked_equal([[1.0, 2.0], [3.0, 9.0], [5.0, 6.0]], 9)},
+            "init of BregmanKMeans must be without masked entries",
+        ),
     ],
 )
 def test_bad_input(X: object, options: dict[str, object], words: str) -> None:
     with pytest.raises(ValueError, match=words):
         askew.BregmanKMeans(3, **options).fit(X)
+
+
+def masked(chunks: object) -> object:
+    """Return points of which one is hidden."""
+    return da.from_array(np.ma.masked_greater(np.append(points(40), [[1e6, 1.0, 1.0]], axis=0), 1e5), chunks=chunks)
+
+
+def test_masks_are_not_dropped() -> None:
+    """Also where blocks have to be put together, or all is computed."""
+    found = askew.BregmanKMeans(2, random_state=0).fit(points(40))
+    mixture = askew.BregmanMixture(2, random_state=0).fit(points(40))
+    for X in (masked((20, 3)), masked((20, 1))):
+        calls = [
+            lambda X=X: found.predict(X).compute(),
+            lambda X=X: found.transform(X).compute(),
+            lambda X=X: found.score(X),
+            lambda X=X: found.partial_fit(X),
+            lambda X=X: askew.BregmanKMeans(2).fit(X),
+            lambda X=X: askew.BregmanKMeans(2).partial_fit(X),
+            lambda X=X: askew.BregmanKMeans(2, init=X[-2:]).fit(points(40)),
+            lambda X=X: mixture.predict(X),
+            lambda X=X: askew.BregmanMixture(2).fit(X),
+        ]
+        for call in calls:
+            with pytest.raises(ValueError, match=r"of Bregman.* must be without masked entries. Got 1 of"):
+                call()
+    nothing_hidden = masked((20, 3))[:40]
+    assert askew.BregmanKMeans(2, random_state=0).fit(nothing_hidden).counts_.sum() == 40
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        (lambda w: np.ma.masked_array(w, w == 3), "sample_weight of BregmanKMeans must be without masked entries"),
+        (lambda w: np.where(w == 3, -1, w), "sample_weight of BregmanKMeans must be numbers of at least zero, and not"),
+        (lambda w: np.where(w == 3, np.nan, w), "Input sample_weight contains NaN"),
+        (lambda w: np.where(w == 3, np.inf, w), "Input sample_weight contains infinity"),
+        (lambda w: w[:30], r"sample_weight of BregmanKMeans must be of shape \(40,\).* Got \(30,\) instead"),
+        (lambda w: w[:, None], r"sample_weight of BregmanKMeans must be of shape \(40,\).* Got \(40, 1\) instead"),
+        (lambda w: w * 0, "at least one point that has weight"),
+    ],
+)
+def test_bad_weights(change: object, words: str) -> None:
+    X = da.from_array(points(40), chunks=(15, 3))
+    found = askew.BregmanKMeans(2, random_state=0).fit(X)
+    weights = change(np.arange(40.0))  # type: ignore[operator]
+    for given in (weights, da.from_array(weights, chunks=7)):
+        with pytest.raises(ValueError, match=words):
+            askew.BregmanKMeans(2).fit(X, sample_weight=given)
+        with pytest.raises(ValueError, match=words):
+            found.score(X, sample_weight=given)
+
+
+def test_weights_may_be_in_memory_or_have_blocks_of_unknown_lengths() -> None:
+    dd = pytest.importorskip("dask.dataframe")
+    import pandas
+
+    table, weights = points(80), np.arange(80.0) % 3
+    X = da.from_array(table, chunks=(40, 3))
+    column = dd.from_pandas(pandas.Series(weights), npartitions=2)
+    local = askew.BregmanKMeans(4, init=table[::20], tol=0.0).fit(table, sample_weight=weights)
+    for given in (weights, weights.tolist(), torch.from_numpy(weights), column):
+        found = askew.BregmanKMeans(4, init=table[::20], tol=0.0).fit(X, sample_weight=given)
+        np.testing.assert_allclose(found.cluster_centers_, local.cluster_centers_, rtol=1e-9)
+        assert found.score(X, sample_weight=given) == pytest.approx(-local.inertia_)
+    mask = np.arange(80) % 40 >= 10
+    kept = da.from_array(mask, chunks=40)
+    found.fit(X[kept], sample_weight=da.from_array(weights, chunks=40)[kept])
+    assert found.counts_.sum() == weights[mask].sum()
+    with pytest.raises(ValueError, match=r"in the blocks of X, one of which has 30 rows\. Got a block of shape"):
+        found.fit(X[kept], sample_weight=column)
+    with pytest.raises(ValueError, match=r"must be in 2 blocks, as X, .* Got 1 instead. Call compute_chunk_sizes"):
+        found.fit(X[kept], sample_weight=weights)
+
+
+def test_columns_of_data_frames() -> None:
+    """Those that are not numbers, and those that are not where they were."""
+    dd = pytest.importorskip("dask.dataframe")
+    import pandas
+
+    frame = pandas.DataFrame(points(40), columns=list("abc"))
+    X, turned = (dd.from_pandas(one, npartitions=3) for one in (frame, frame[["b", "a", "c"]]))
+    found = askew.BregmanKMeans(2, random_state=0).fit(X)
+    for other in (["1", "2"] * 20, frame["b"] + 3j, pandas.date_range("2020", periods=40)):
+        strange = dd.from_pandas(frame.assign(b=other), npartitions=3)
+        for call in (askew.BregmanKMeans(2).fit, found.predict, found.transform, found.score):
+            with pytest.raises(TypeError, match=r"X of BregmanKMeans must be columns of numbers\. Got column 'b' of"):
+                call(strange)
+    gaps = frame.assign(b=pandas.array([1, None] * 20, dtype="Int64"))
+    with pytest.raises(ValueError, match=r"X of BregmanKMeans must be finite. Got X\[1, 1\] = nan"):
+        askew.BregmanKMeans(2).fit(dd.from_pandas(gaps, npartitions=3))
+    mixture = askew.BregmanMixture(2, random_state=0).fit(X)
+    for call in (found.predict, found.transform, found.score, found.partial_fit, mixture.predict):
+        with pytest.raises(ValueError, match="feature names should match"):
+            call(turned)
+        with pytest.raises(ValueError, match="feature names should match"):
+            call(X[["a", "b"]])
+    for call in (found.predict, found.transform, found.score):
+        with (
+            pytest.warns(UserWarning, match="does not have valid feature names"),
+            pytest.raises(ValueError, match="X has 2 features, but BregmanKMeans is expecting 3"),
+        ):
+            call(X.to_dask_array()[:, :2])
+    assert not hasattr(found.fit(X.to_dask_array()), "feature_names_in_")
+
+
+def test_nothing_to_score() -> None:
+    found = askew.BregmanKMeans(2, random_state=0).fit(points(40))
+    with pytest.raises(ValueError, match="X of BregmanKMeans must be with at least one point that has weight"):
+        found.score(da.zeros((0, 3)))
+
+
+def test_tokens() -> None:
+    """Integers reach the encoder as they are, also those that start the clusters."""
+    torch.manual_seed(0)
+    model = askew.Embedded(torch.nn.EmbeddingBag(9, 2), askew.NeuralBregman(2))
+    tokens = np.random.default_rng(0).integers(0, 9, size=(60, 4))
+    options = {"divergence": model, "init": tokens[:3], "tol": 0.0}
+    local = askew.BregmanKMeans(3, **options).fit(tokens)
+    found = askew.BregmanKMeans(3, **options).fit(da.from_array(tokens.astype(np.int32), chunks=(25, 2)))
+    np.testing.assert_allclose(found.cluster_centers_, local.cluster_centers_, rtol=1e-5)
+    np.testing.assert_array_equal(found.labels_.compute(), local.labels_)
 
 
 def test_saved_without_labels_that_are_not_computed(tmp_path: Path) -> None:

@@ -296,6 +296,17 @@ def test_behind_an_encoder() -> None:
     np.testing.assert_allclose(given.cluster_centers_, same.cluster_centers_, rtol=1e-5)
 
 
+def test_tokens_reach_an_encoder_as_integers() -> None:
+    torch.manual_seed(0)
+    encoder = nn.EmbeddingBag(9, 2)
+    tokens = np.random.default_rng(0).integers(0, 9, size=(60, 4))
+    with torch.no_grad():
+        codes = encoder(torch.from_numpy(tokens)).numpy()
+    found = mixture(2, divergence=Embedded(encoder, make("euclidean", 2))).fit(tokens)
+    plain = mixture(2).fit(codes)
+    np.testing.assert_allclose(found.predict_proba(tokens), plain.predict_proba(codes), rtol=1e-4, atol=1e-6)
+
+
 def test_with_a_fitted_learner() -> None:
     X, labels = load_iris(return_X_y=True)
     learner = DivergenceLearner("nbd", None, steps=30, random_state=0).fit(X, labels)
@@ -378,6 +389,12 @@ def test_bar_moves(capfd: pytest.CaptureFixture[str]) -> None:
         ({"init": BLOBS[:2]}, ValueError, "init of BregmanMixture must be 3 centres, as n_components. Got 2"),
         ({"init": BLOBS[:3, :1]}, ValueError, r"init of BregmanMixture must be of shape \(n, 2\)"),
         ({"init": BLOBS[:3] * np.nan}, ValueError, "init contains NaN"),
+        ({"init": np.ma.masked_array(BLOBS[:3], BLOBS[:3] > 0)}, ValueError, "init of .* without masked entries"),
+        (
+            {"weights_init": np.ma.masked_array([0.2, 0.3, 0.5], [True, False, False])},
+            ValueError,
+            "weights_init of BregmanMixture must be without masked entries",
+        ),
         ({"weights_init": [0.5, 0.5]}, ValueError, "weights_init of BregmanMixture must be 3 numbers"),
         ({"weights_init": [1.5, -0.5, 0]}, ValueError, "weights_init of BregmanMixture must be 3 numbers"),
         ({"divergence": "euclid"}, ValueError, "divergence of BregmanMixture must be one of .* Did you mean"),

@@ -8,7 +8,6 @@ from typing import Any
 import numpy as np
 import torch
 from numpy.typing import ArrayLike, NDArray
-from sklearn.base import BaseEstimator
 from sklearn.utils import check_array
 from sklearn.utils.validation import _check_sample_weight
 from torch import Tensor, nn
@@ -17,9 +16,20 @@ from askew import checks
 from askew.clustering.frame import check_inside
 from askew.divergences import CATALOGUE, Bregman, Divergence, make, take_apart
 from askew.encoders import as_points, encode
-from askew.encoders.encoding import for_numpy
+from askew.encoders.encoding import as_floats, for_numpy
 
-__all__ = ["as_images", "as_table", "check_tolerance", "checked_weights", "has_encoder", "positive_only"]
+__all__ = [
+    "as_images",
+    "as_table",
+    "check_tolerance",
+    "checked_part",
+    "checked_weights",
+    "has_encoder",
+    "positive_only",
+]
+
+# What weights must be.
+WEIGHTS = "numbers of at least zero, and not all zero"
 
 
 def has_encoder(divergence: object, owner: str) -> bool:
@@ -36,13 +46,35 @@ def positive_only(divergence: object) -> bool:
     return isinstance(divergence, Divergence) and divergence.domain.lower >= 0
 
 
-def as_table(estimator: BaseEstimator, X: ArrayLike, encoded: bool, name: str = "X") -> NDArray[Any]:
-    """Return a table of floats after scikit-learn's checks; behind an encoder it may have any number of dimensions."""
-    kinds, owner = [np.float64, np.float32], type(estimator).__name__
+def as_table(X: ArrayLike, encoded: bool, owner: str, name: str = "X", finite: bool = True) -> NDArray[Any]:
+    """Return a table of floats after scikit-learn's checks.
+
+    For an encoder it may have any number of dimensions, and integers stay what they are: they may be tokens.
+
+    Parameters
+    ----------
+    X
+        What a user gives.
+    encoded
+        Whether it is for an encoder.
+    owner, name
+        Who asks, and for what, for errors.
+    finite
+        Whether to look for NaN and infinity.
+    """
     array: NDArray[Any]
     whole = for_numpy(X, f"{name} of {owner}")
     try:
-        array = check_array(whole, dtype=kinds, order="C", allow_nd=encoded, estimator=estimator, input_name=name)
+        tokens = encoded and np.asarray(whole).dtype.kind in "iu"
+        array = check_array(
+            whole,
+            dtype=None if tokens else [np.float64, np.float32],
+            order="C",
+            ensure_all_finite=finite,
+            allow_nd=encoded,
+            estimator=owner,
+            input_name=name,
+        )
     except TypeError as error:
         raise TypeError(checks.problem(f"{name} of {owner}", "a table of numbers", f"none ({error})")) from None
     except ValueError as error:
@@ -63,7 +95,7 @@ def as_images(
     progress: bool | None = None,
 ) -> Tensor:
     """Return what the divergence compares, inside of its domain: ``(n, dim)``, in float32 or float64."""
-    images = encode(encoder, as_points(array), progress)
+    images = as_floats(encode(encoder, as_points(array), progress), None)
     if images.dtype not in (torch.float32, torch.float64):
         images = images.float()
     name = name if encoder is None else f"the images of {name}"
@@ -80,11 +112,31 @@ def checked_weights(sample_weight: ArrayLike | None, array: NDArray[Any], owner:
         return None
     whole = for_numpy(sample_weight, f"sample_weight of {owner}")
     weights: NDArray[np.float64] = _check_sample_weight(whole, array, dtype=np.float64)
-    if weights.min() < 0 or not weights.any():
-        got = f"a least one of {weights.min():g}" if weights.min() < 0 else "zeros only"
-        must = "numbers of at least zero, and not all zero"
-        raise ValueError(checks.problem(f"sample_weight of {owner}", must, got))
+    _check_not_negative(weights, owner)
+    if not weights.any():
+        raise ValueError(checks.problem(f"sample_weight of {owner}", WEIGHTS, "zeros only"))
     return weights
+
+
+def checked_part(sample_weight: ArrayLike, rows: int, owner: str) -> NDArray[np.float64]:
+    """Return the weights of one block of some rows, ``(rows,)``, not negative; here all may be zero."""
+    what = f"sample_weight of {owner}"
+    whole = for_numpy(sample_weight, what)
+    weights: NDArray[np.float64] = check_array(
+        whole, dtype=np.float64, order="C", ensure_2d=False, ensure_min_samples=0, input_name="sample_weight"
+    )
+    if weights.shape != (rows,):
+        must = f"in the blocks of X, one of which has {rows} rows"
+        mend = "Call compute_chunk_sizes() of dask arrays first."
+        raise ValueError(checks.problem(what, must, f"a block of shape {weights.shape}", mend))
+    _check_not_negative(weights, owner)
+    return weights
+
+
+def _check_not_negative(weights: NDArray[np.float64], owner: str) -> None:
+    least = weights.min(initial=0)
+    if least < 0:
+        raise ValueError(checks.problem(f"sample_weight of {owner}", WEIGHTS, f"a least one of {least:g}"))
 
 
 def check_tolerance(tol: float, owner: str) -> None:

@@ -12,12 +12,12 @@ import torch
 from numpy.typing import ArrayLike, NDArray
 from sklearn.base import BaseEstimator, ClassNamePrefixFeaturesOutMixin, ClusterMixin, TransformerMixin
 from sklearn.exceptions import ConvergenceWarning
-from sklearn.utils import check_array, check_random_state
+from sklearn.utils import check_random_state
 from sklearn.utils.validation import check_is_fitted, validate_data
 from torch import Tensor, nn
 
 from askew import checks
-from askew.clustering.blocks import Blocks, lazy_rows
+from askew.clustering.blocks import Blocks, check_lazy, lazy_rows
 from askew.clustering.frame import Frame, as_bregman, check_inside, mean_row
 from askew.clustering.inputs import as_images, as_table, check_tolerance, checked_weights, has_encoder, positive_only
 from askew.clustering.lazy import Lens, best_of_runs, centred, encoded, lazy_objective, lazy_start
@@ -165,12 +165,13 @@ class BregmanKMeans(ClassNamePrefixFeaturesOutMixin, TransformerMixin, ClusterMi
         Parameters
         ----------
         X
-            ``(n, dim)``, or anything with n first that the encoder takes. A dask array or data frame is clustered block
-            by block where its blocks are; ``labels_`` are then a dask array, and the start is by k-means||.
+            ``(n, dim)``, or anything with n first that the encoder takes; integers, such as tokens, go into it as they
+            are. A dask array or data frame is clustered block by block where its blocks are; ``labels_`` are then a
+            dask array, and the start is by k-means||.
         y
             Not used.
         sample_weight
-            Weights of the points, ``(n,)``.
+            Weights of the points, ``(n,)``; with dask's data, an array of dask's or in memory.
         """
         self._check_parameters()
         if checks.is_lazy(X):
@@ -225,6 +226,7 @@ class BregmanKMeans(ClassNamePrefixFeaturesOutMixin, TransformerMixin, ClusterMi
             Weights of the points, ``(n,)``.
         """
         self._check_parameters()
+        X = for_numpy(X, f"X of {type(self).__name__}")
         first = not hasattr(self, "cluster_centers_")
         if first:
             array, encoder, divergence, points = self._take(X)
@@ -261,7 +263,7 @@ class BregmanKMeans(ClassNamePrefixFeaturesOutMixin, TransformerMixin, ClusterMi
     def predict(self, X: ArrayLike) -> NDArray[np.int32]:
         """Return the number of the nearest centre of each point, ``(n,)``; of dask's data, when it is computed."""
         if checks.is_lazy(X):
-            lazily: NDArray[np.int32] = lazy_rows(X, self._without_labels().predict, np.int32)
+            lazily: NDArray[np.int32] = lazy_rows(X, self._on_workers(X).predict, np.int32)
             return lazily
         _, points = self._again(X)
         return nearest(self._frame(points), self._centres(points))
@@ -270,7 +272,7 @@ class BregmanKMeans(ClassNamePrefixFeaturesOutMixin, TransformerMixin, ClusterMi
     def transform(self, X: ArrayLike) -> NDArray[Any]:
         """Return the divergence of each point to each centre (or, dual, from each centre), ``(n, n_clusters)``."""
         if checks.is_lazy(X):
-            work = self._without_labels().transform
+            work = self._on_workers(X).transform
             lazily: NDArray[Any] = lazy_rows(X, work, self.cluster_centers_.dtype, self.n_clusters)
             return lazily
         _, points = self._again(X)
@@ -296,7 +298,7 @@ class BregmanKMeans(ClassNamePrefixFeaturesOutMixin, TransformerMixin, ClusterMi
     def score(self, X: ArrayLike, y: object = None, sample_weight: ArrayLike | None = None) -> float:
         """Return minus the objective of points: the larger, the nearer they are to their centres."""
         if checks.is_lazy(X):
-            check_is_fitted(self, "cluster_centers_")
+            self._check_lazy_again(X)
             lens = Lens(self.encoder_, self.divergence_, self.dual, type(self).__name__, torch.from_numpy(self._middle))
             return -lazy_objective(Blocks(X, sample_weight, lens.owner), lens, torch.from_numpy(self.cluster_centers_))
         array, points = self._again(X)
@@ -329,19 +331,23 @@ class BregmanKMeans(ClassNamePrefixFeaturesOutMixin, TransformerMixin, ClusterMi
 
         with progress_bar(self.progress, runs * self.max_iter, "k-means") as move:
             found = best_of_runs(blocks, lens, start, runs, self.max_iter, self.tol * variance, move)
+        validate_data(self, _features(X), skip_check_array=True)  # number and names of features
         self.encoder_, self.divergence_ = encoder, lens.divergence
         self.cluster_centers_, self.n_iter_ = found.centres.numpy(), found.n_iter
         self.inertia_, self.counts_ = float(found.sums.value), found.sums.weights
         self._middle = middle.numpy()
-        self.n_features_in_ = blocks.columns
-        if blocks.names is not None:
-            self.feature_names_in_ = np.array(blocks.names, dtype=object)
         self.labels_ = self.predict(X)
         return self
 
-    def _without_labels(self) -> BregmanKMeans:
-        """Return a copy to send to workers: labels may be as large as the data, and are not needed."""
+    def _check_lazy_again(self, X: Any) -> None:
+        """Raise unless dask's data are a table with the features of fit; nothing is computed."""
         check_is_fitted(self, "cluster_centers_")
+        check_lazy(X, f"X of {type(self).__name__}")
+        validate_data(self, _features(X), reset=False, skip_check_array=True)
+
+    def _on_workers(self, X: Any) -> BregmanKMeans:
+        """Return a copy to send to workers, for such data: labels may be as large as those, and are not needed."""
+        self._check_lazy_again(X)
         light = copy.copy(self)
         light.__dict__.pop("labels_", None)
         return light
@@ -378,7 +384,7 @@ class BregmanKMeans(ClassNamePrefixFeaturesOutMixin, TransformerMixin, ClusterMi
     def _take(self, X: ArrayLike) -> tuple[NDArray[Any], nn.Module | None, Bregman, Tensor]:
         """Return what is fitted to: the table, the encoder, the divergence, the images."""
         owner = type(self).__name__
-        array = as_table(self, X, has_encoder(self.divergence, owner))
+        array = as_table(X, has_encoder(self.divergence, owner), owner)
         encoder, divergence = take_apart(self.divergence, array.shape[1], owner)
         bregman = as_bregman(divergence, owner)
         return array, encoder, bregman, self._images(array, encoder, bregman)
@@ -389,14 +395,8 @@ class BregmanKMeans(ClassNamePrefixFeaturesOutMixin, TransformerMixin, ClusterMi
     def _again(self, X: ArrayLike) -> tuple[NDArray[Any], Tensor]:
         """Return a table after fit, and its images."""
         check_is_fitted(self, "cluster_centers_")
-        array = validate_data(
-            self,
-            for_numpy(X),
-            reset=False,
-            dtype=[np.float64, np.float32],
-            order="C",
-            allow_nd=self.encoder_ is not None,
-        )
+        array = as_table(X, self.encoder_ is not None, type(self).__name__)
+        validate_data(self, X, reset=False, skip_check_array=True)
         return array, self._images(array, self.encoder_, self.divergence_)
 
     def _check_count(self, count: int) -> None:
@@ -418,9 +418,7 @@ class BregmanKMeans(ClassNamePrefixFeaturesOutMixin, TransformerMixin, ClusterMi
             return choose_start(frame, self.n_clusters, name, random, weights)
         owner = type(self).__name__
         given = self.init(X, self.n_clusters, random_state=random) if callable(self.init) else self.init
-        array = check_array(
-            given, dtype=[np.float64, np.float32], order="C", allow_nd=encoder is not None, input_name="init"
-        )
+        array = as_table(given, encoder is not None, owner, "init")
         centres = encode(encoder, as_points(array)).to(frame.dtype)
         if centres.shape != (self.n_clusters, frame.points.shape[1]):
             must = f"{self.n_clusters} centres, as n_clusters, with as many features as X"
@@ -471,6 +469,11 @@ class BregmanKMeans(ClassNamePrefixFeaturesOutMixin, TransformerMixin, ClusterMi
         tags.transformer_tags.preserves_dtype = ["float64", "float32"]
         tags.input_tags.positive_only = positive_only(self.divergence)
         return tags
+
+
+def _features(X: Any) -> Any:
+    """Return what has the number and the names of the features of dask's data: of a data frame, one without rows."""
+    return X._meta if hasattr(X, "to_dask_array") else X
 
 
 def _mean_variance(points: Tensor, weights: Weights | None) -> float:

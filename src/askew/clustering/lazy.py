@@ -19,7 +19,7 @@ from torch import Tensor, nn
 from askew import checks
 from askew.clustering.blocks import Blocks
 from askew.clustering.frame import Frame
-from askew.clustering.inputs import as_images
+from askew.clustering.inputs import as_images, as_table
 from askew.clustering.lloyd import finite_planes, nearest, total
 from askew.clustering.scanning import Scan
 from askew.clustering.starts import OVERSAMPLING, ROUNDS, choose_start
@@ -27,6 +27,8 @@ from askew.divergences import Bregman
 
 __all__ = ["Lens", "best_of_runs", "centred", "encoded", "lazy_objective", "lazy_start"]
 
+# What points must be.
+SOME_WEIGHT = "with at least one point that has weight"
 # Iterations without progress after which it is rounding alone that moves centres.
 STRIKES = 2
 
@@ -70,11 +72,10 @@ class Lens:
     middle: Tensor | None = None
 
     @torch.no_grad()
-    def frame(self, block: NDArray[Any]) -> Frame:
+    def frame(self, block: Any) -> Frame:
         """Return the points of a block, checked, as the clustering sees them."""
-        array = np.ascontiguousarray(block)
-        if array.dtype not in (np.float32, np.float64):
-            array = array.astype(np.float64)
+        # Whether all are finite is seen where images are.
+        array = as_table(block, self.encoder is not None, self.owner, finite=False)
         images = as_images(array, self.encoder, self.divergence, self.owner, dual=self.dual, progress=False)
         return Frame(images, self.divergence, None, self.dual, self.middle)
 
@@ -86,7 +87,7 @@ def encoded(blocks: Blocks, lens: Lens) -> tuple[Blocks, Lens]:
     return blocks.mapped(_images, lens), replace(lens, encoder=None)
 
 
-def _images(lens: Lens, block: NDArray[Any]) -> NDArray[Any]:
+def _images(lens: Lens, block: Any) -> NDArray[Any]:
     return lens.frame(block).points.numpy() if len(block) else np.zeros((0, 1))
 
 
@@ -152,13 +153,13 @@ def _lloyd(
 def lazy_objective(blocks: Blocks, lens: Lens, centres: Tensor) -> float:
     """Return the sum of the divergences between points and their nearest centres."""
     found: Sums | None = blocks.reduced(blocks.each(_assigned, blocks.sent(lens), centres, True), _added)
-    return 0.0 if found is None else found.value
+    if found is None or not found.weights.any():
+        raise ValueError(checks.problem(f"X of {lens.owner}", SOME_WEIGHT, "none"))
+    return found.value
 
 
 @torch.no_grad()
-def _assigned(
-    lens: Lens, block: NDArray[Any], weights: Floats | None, centres: Tensor, evaluated: bool = False
-) -> Sums:
+def _assigned(lens: Lens, block: Any, weights: Floats | None, centres: Tensor, evaluated: bool = False) -> Sums:
     """Return the sums of the clusters of a block and, where asked for, its part of the objective."""
     frame = lens.frame(block)
     centres = centres.to(frame.dtype)
@@ -193,11 +194,11 @@ def _filled(blocks: Blocks, seen: Any, centres: Tensor, sums: Sums) -> Sums:
 
 
 @torch.no_grad()
-def _farthest(lens: Lens, block: NDArray[Any], weights: Floats | None, centres: Tensor, count: int) -> Far:
+def _farthest(lens: Lens, block: Any, weights: Floats | None, centres: Tensor, count: int) -> Far:
     frame = lens.frame(block)
     labels = nearest(frame, centres.to(frame.dtype))
     values = frame.to_centres(centres.to(frame.dtype), labels).double().numpy()
-    own = np.ones(len(values)) if weights is None else np.asarray(weights, dtype=np.float64)
+    own = np.ones(len(values)) if weights is None else weights
     values = np.where(own > 0, values, 0)
     order = np.argsort(-values, kind="stable")[:count]
     return Far(values[order], frame.rows[order].astype(np.float64), labels[order].astype(np.int64), own[order])
@@ -213,13 +214,11 @@ def _farther(parts: list[Far]) -> Far:
 
 
 @torch.no_grad()
-def _moments(lens: Lens, block: NDArray[Any], weights: Floats | None, mean: Floats | None) -> Moments:
+def _moments(lens: Lens, block: Any, weights: Floats | None, mean: Floats | None) -> Moments:
     """Return the sum of the images of a block, or that of their squared distances to the mean."""
     points = lens.frame(block).points
     images = points.numpy().astype(np.float64)
-    own = np.ones(len(images)) if weights is None else np.asarray(weights, dtype=np.float64)
-    if own.min() < 0:
-        raise ValueError(checks.problem(f"sample_weight of {lens.owner}", "numbers of at least zero", own.min()))
+    own = np.ones(len(images)) if weights is None else weights
     rows = own @ (images if mean is None else np.square(images - mean))
     return Moments(rows, float(own.sum()), len(images), points.dtype)
 
@@ -234,7 +233,7 @@ def centred(blocks: Blocks, lens: Lens) -> tuple[Lens, Tensor, float, int]:
     seen = blocks.sent(lens)
     first: Moments | None = blocks.reduced(blocks.each(_moments, seen, None), _added_moments)
     if first is None or first.weight == 0:
-        raise ValueError(checks.problem(f"X of {lens.owner}", "with at least one point that has weight", "none"))
+        raise ValueError(checks.problem(f"X of {lens.owner}", SOME_WEIGHT, "none"))
     mean = first.rows / first.weight
     second: Moments = blocks.reduced(blocks.each(_moments, seen, mean), _added_moments)
     # The frame moves the mean off the boundary.
@@ -264,9 +263,7 @@ def lazy_start(blocks: Blocks, lens: Lens, k: int, random: np.random.RandomState
 
 
 @torch.no_grad()
-def _some(
-    lens: Lens, block: NDArray[Any], weights: Floats | None, seed: tuple[int, int], count: int
-) -> tuple[float, Tensor]:
+def _some(lens: Lens, block: Any, weights: Floats | None, seed: tuple[int, int], count: int) -> tuple[float, Tensor]:
     """Return random points of a block, and a random number to choose among blocks by."""
     frame = lens.frame(block)
     random = np.random.RandomState(seed)
@@ -290,14 +287,14 @@ def _stacked(parts: list[Tensor]) -> Tensor:
 
 
 @torch.no_grad()
-def _remaining(lens: Lens, block: NDArray[Any], weights: Floats | None, chosen: Tensor) -> Sums:
+def _remaining(lens: Lens, block: Any, weights: Floats | None, chosen: Tensor) -> Sums:
     """Return the sum of the divergences of a block to the nearest candidates."""
     return Sums(np.zeros(1), np.zeros(1), float(_probabilities(lens.frame(block), weights, chosen).sum()))
 
 
 @torch.no_grad()
 def _drawn(
-    lens: Lens, block: NDArray[Any], weights: Floats | None, seed: tuple[int, int], chosen: Tensor, share: float
+    lens: Lens, block: Any, weights: Floats | None, seed: tuple[int, int], chosen: Tensor, share: float
 ) -> Tensor:
     """Return points of a block, drawn in proportion to their divergence to the nearest candidate."""
     frame = lens.frame(block)
@@ -309,4 +306,4 @@ def _drawn(
 def _probabilities(frame: Frame, weights: Floats | None, chosen: Tensor) -> Floats:
     centres = chosen.to(frame.dtype)
     values = frame.to_centres(centres, nearest(frame, centres)).double().numpy()
-    return values if weights is None else values * np.asarray(weights, dtype=np.float64)
+    return values if weights is None else values * weights

@@ -14,6 +14,7 @@ from askew import checks
 from askew.clustering.frame import Frame, Planes, check_inside
 from askew.clustering.scanning import Scan, Sums
 from askew.divergences import Bregman
+from askew.encoders import as_points
 
 __all__ = ["Clustering", "check_points_and_weights", "finite_planes", "kmeans", "lloyd", "nearest", "total"]
 
@@ -193,7 +194,7 @@ def total(values: Tensor, weights: NDArray[np.float64] | None) -> float:
     """Return the weighted sum of the divergences of points, in float64."""
     if weights is None:
         return float(values.double().sum())
-    own = torch.from_numpy(weights)
+    own = as_points(weights)  # which may be read-only
     # A point without weight counts for nothing, even one that is infinitely far.
     return float(torch.where(own == 0, 0, values.double()) @ own)
 

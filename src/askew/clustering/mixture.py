@@ -31,6 +31,7 @@ from askew.clustering.starts import STARTS, choose_start
 from askew.clustering.volume import curved_directions, log_volumes
 from askew.divergences import Bregman, take_apart
 from askew.encoders import as_points
+from askew.encoders.encoding import for_numpy
 from askew.models import savable
 from askew.progress import progress_bar
 
@@ -187,7 +188,8 @@ class BregmanMixture(ClusterMixin, BaseEstimator):  # type: ignore[misc]
         """
         owner = type(self).__name__
         self._check_parameters()
-        array = as_table(self, X, has_encoder(self.divergence, owner))
+        X = for_numpy(X, f"X of {owner}")
+        array = as_table(X, has_encoder(self.divergence, owner), owner)
         encoder, given = take_apart(self.divergence, array.shape[1], owner)
         bregman = as_bregman(given, owner)
         images = as_images(array, encoder, bregman, owner, progress=self.progress)
@@ -252,6 +254,7 @@ class BregmanMixture(ClusterMixin, BaseEstimator):  # type: ignore[misc]
         self, frame: Frame, encoder: nn.Module | None, weights: Tensor | None, random: np.random.RandomState
     ) -> tuple[Tensor, Tensor | None]:
         """Return centres and shares to start at."""
+        owner = type(self).__name__
         shares: Tensor | None = None
         if isinstance(self.init, str):
             array = None if weights is None else weights.numpy()
@@ -264,17 +267,17 @@ class BregmanMixture(ClusterMixin, BaseEstimator):  # type: ignore[misc]
                 shares = (counts / counts.sum()).clamp_min(LEAST_SHARE / self.n_components)
                 centres, shares = hard.centres, shares / shares.sum()
         else:
-            given = as_table(self, self.init, encoder is not None, "init")
-            centres = as_images(given, encoder, frame.divergence, type(self).__name__, "init").to(frame.dtype)
+            given = as_table(self.init, encoder is not None, owner, "init")
+            centres = as_images(given, encoder, frame.divergence, owner, "init").to(frame.dtype)
             if centres.shape[0] != self.n_components:
                 must = f"{self.n_components} centres, as n_components"
-                raise ValueError(checks.problem(f"init of {type(self).__name__}", must, centres.shape[0]))
+                raise ValueError(checks.problem(f"init of {owner}", must, centres.shape[0]))
         if self.weights_init is not None:
-            shares = torch.as_tensor(np.array(self.weights_init, dtype=np.float64))
+            shares = torch.as_tensor(np.array(for_numpy(self.weights_init, f"weights_init of {owner}"), np.float64))
             off = shares.shape != (self.n_components,) or not bool((shares >= 0).all())
             if off or abs(float(shares.sum()) - 1) > checks.SUM_TOLERANCE:
                 must = f"{self.n_components} numbers of at least zero that sum to one"
-                raise ValueError(checks.problem(f"weights_init of {type(self).__name__}", must, shares.tolist()))
+                raise ValueError(checks.problem(f"weights_init of {owner}", must, shares.tolist()))
         return centres, shares
 
     # ------------------------------------------------------------------ after fit
@@ -342,9 +345,10 @@ class BregmanMixture(ClusterMixin, BaseEstimator):  # type: ignore[misc]
         """Return the images of points, and the mixture."""
         check_is_fitted(self, "cluster_centers_")
         centres, shares = as_points(self.cluster_centers_), as_points(self.weights_)
-        array = as_table(self, X, self.encoder_ is not None)
-        validate_data(self, X, reset=False, skip_check_array=True)
         owner = type(self).__name__
+        X = for_numpy(X, f"X of {owner}")
+        array = as_table(X, self.encoder_ is not None, owner)
+        validate_data(self, X, reset=False, skip_check_array=True)
         images = as_images(array, self.encoder_, self.divergence_, owner, progress=self.progress).to(centres.dtype)
         return images, centres, self.divergence_, shares, self.temperature_
 

@@ -25,13 +25,14 @@ def as_points(points: ArrayLike | Tensor) -> Tensor:
 
     Integers stay integers, in arrays as in tensors: an encoder of tokens wants them, and :func:`encode` makes floats of
     them for all others. Complex numbers, strings and other objects are an error, and so are masked entries and
-    tensors that are sparse or without numbers.
+    tensors that are sparse or without numbers. What dask holds is computed.
 
     Examples
     --------
     >>> as_points([[1.0, 2.0]]).dtype, as_points([[1, 2]]).dtype
     (torch.float64, torch.int64)
     """
+    points = _in_memory(points)
     checks.check_plain(points, "points")
     if isinstance(points, Tensor):
         if points.is_complex():
@@ -72,7 +73,7 @@ def as_floats(points: Tensor, dtype: torch.dtype | None) -> Tensor:
 
 
 def for_numpy(values: Any, what: str = "points") -> Any:
-    """Return what numpy can take over whole: bfloat16, which it does not know, becomes float32; all else stays.
+    """Return what numpy can take over whole: bfloat16 becomes float32, what dask holds is computed; all else stays.
 
     Masked entries, whose mask numpy would drop, and tensors that are sparse or without numbers are an error.
 
@@ -88,8 +89,14 @@ def for_numpy(values: Any, what: str = "points") -> Any:
     >>> for_numpy(torch.ones(1, dtype=torch.bfloat16)).dtype, for_numpy([1])
     (torch.float32, [1])
     """
+    values = _in_memory(values)
     checks.check_plain(values, what)
     return values.detach().float() if isinstance(values, Tensor) and values.dtype == torch.bfloat16 else values
+
+
+def _in_memory(values: Any) -> Any:
+    """Return what dask holds as it is in memory: numpy, which would compute it too, would drop its mask."""
+    return values.compute() if checks.is_lazy(values) else values
 
 
 def encode(encoder: nn.Module | None, points: Tensor, progress: bool | None = False) -> Tensor:

@@ -179,11 +179,7 @@ def _held(points: Any, what: str) -> _Held:
     ndim = getattr(points, "ndim", 0)  # of what is delayed, any attribute is something delayed
     lazy = isinstance(ndim, int) and ndim >= 2 and callable(getattr(points, "to_delayed", None))
     if lazy and hasattr(points, "to_dask_array"):  # a data frame
-        kinds = [getattr(kind, "numpy_dtype", kind) for kind in points.dtypes]
-        strange = next((i for i, kind in enumerate(kinds) if kind.kind not in "biuf"), None)
-        if strange is not None or not kinds:
-            got = "none" if strange is None else f"column {str(points.columns[strange])!r} of {kinds[strange]}"
-            raise TypeError(checks.problem(what, "columns of numbers", got, "Choose them: frame[[name, ...]]."))
+        kinds = checks.check_columns(points, what)
         blocks = list(points.to_delayed())
         return _Held(blocks, (math.nan,) * len(blocks), len(kinds), np.result_type(*kinds))
     if not (lazy and callable(getattr(points, "rechunk", None))):
