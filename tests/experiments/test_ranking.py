@@ -2,18 +2,23 @@
 
 from __future__ import annotations
 
+import dataclasses
 import os
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
+from numpy.typing import NDArray
 
 from askew.data import table_names
 from askew.divergences import Euclidean, make
+from askew.estimators.plans import label_plan
+from askew.experiments import ranking
 from askew.experiments.clustering import cluster
 from askew.experiments.description import Cell
 from askew.experiments.published import published
-from askew.experiments.ranking import METHODS, RANKING, cluster_from_euclidean, run
+from askew.experiments.ranking import METHODS, PAPERS_TRAINING, RANKING, cluster_from_euclidean, run
 from askew.experiments.workers import Done, Failed, compute
 from askew.scores import purity
 
@@ -70,6 +75,53 @@ def test_the_same_seed_gives_the_same_row(method: str) -> None:
     torch.rand(3)  # what happened before does not matter
     assert outcome(cell) == first
     assert outcome(Cell(cell.experiment, cell.setting, cell.method, 1, cell.scale, cell.options)) != first
+
+
+def test_the_plan_is_the_one_that_rows_were_made_with() -> None:
+    """Settings of rows do not have it: who changes it adds an option to the cells, so that old rows are left out."""
+    plans = {
+        (name, encoder, rows): label_plan(name, encoder, rows, 3)
+        for name in ("nbd", "deep-div")
+        for encoder in (False, True)
+        for rows in (120, 600, 3341)
+    }
+    assert {
+        key: (type(plan.loss).__name__, plan.steps, plan.batch_size, plan.learning_rate) for key, plan in plans.items()
+    } == {
+        ("nbd", False, 120): ("Listwise", 300, 128, 0.04),
+        ("nbd", False, 600): ("Listwise", 300, 128, 0.1),
+        ("nbd", False, 3341): ("Listwise", 500, 128, 0.1),
+        ("nbd", True, 120): ("Listwise", 300, 128, 0.01),
+        ("nbd", True, 600): ("Listwise", 300, 128, 0.01),
+        ("nbd", True, 3341): ("Listwise", 500, 128, 0.01),
+        ("deep-div", False, 120): ("Listwise", 300, 128, 0.01),
+        ("deep-div", False, 600): ("Listwise", 300, 128, 0.01),
+        ("deep-div", False, 3341): ("Listwise", 500, 128, 0.01),
+        ("deep-div", True, 120): ("AllTriplets", 300, 128, 0.001),
+        ("deep-div", True, 600): ("AllTriplets", 300, 128, 0.001),
+        ("deep-div", True, 3341): ("AllTriplets", 500, 128, 0.001),
+    }
+
+
+@pytest.mark.parametrize("method", ["mahalanobis", "deep-div", "nbd-paper"])
+def test_rate_and_epochs_of_the_papers_training_are_chosen_without_queries(
+    method: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    cell = TOY["iris", f"{method}{PAPERS_TRAINING}"]
+    several = dict(cell.options) | {"rates": (1e-3, 1e-1), "epochs": (1, 2)}
+    cell = dataclasses.replace(cell, options=tuple(sorted(several.items())))
+    seen = []
+
+    def score(matrix: torch.Tensor, labels: NDArray[Any], known: NDArray[Any]) -> float:
+        seen.append((len(labels), len(known)))
+        return float(len(seen) == 3)  # the third of four choices
+
+    monkeypatch.setattr(ranking.scores, "mean_average_precision", score)
+    found = compute(run, cell)
+    assert isinstance(found, Done), found
+    assert found.outcome.chosen == {"learning_rate": 1e-1, "epochs": 1}
+    # Of 60 rows 12 are queries; of the other 48, 10 decide. The last call is the one that is reported.
+    assert seen == [(10, 38)] * 4 + [(12, 48)]
 
 
 def test_clusters_start_at_those_of_euclid() -> None:

@@ -392,6 +392,28 @@ def test_function_that_no_process_can_import_is_refused(tmp_path: Path) -> None:
 
 
 @pytest.mark.skipif(not Path("/proc/self/stat").exists(), reason="looks for processes in /proc")
+@pytest.mark.skipif(not Path("/proc/self/status").exists(), reason="the system does not tell which signals are blocked")
+def test_the_first_process_does_not_hear_interrupts_while_it_starts(tmp_path: Path) -> None:
+    """A terminal sends them to all processes; one that is importing would answer with a long traceback."""
+    script = tmp_path / "script.py"
+    script.write_text(
+        "from askew.experiments.workers import _Worker\n"
+        "if __name__ == '__main__':\n"
+        "    worker = _Worker(1)\n"
+        "    print(open(f'/proc/{worker.process.pid}/status').read())\n"
+        "    worker.end()\n"
+    )
+    result = subprocess.run([sys.executable, script], capture_output=True, text=True, timeout=120, check=True)
+    (blocked,) = [line.split()[1] for line in result.stdout.splitlines() if line.startswith("SigBlk:")]
+    assert int(blocked, 16) >> (signal.SIGINT - 1) & 1
+
+
+def test_a_file_in_place_of_the_folder_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    with pytest.raises(NotADirectoryError, match=r"the folder of results must be a folder\. Got the file"):
+        reproduce([make()[0]], tmp_path / "file")
+
+
 def test_killed_run_loses_only_what_was_under_way(tmp_path: Path, module: ModuleType) -> None:
     (tmp_path / "wait").touch()
     script = (

@@ -90,7 +90,10 @@ def reproduce(
     """
     check_scale(scale)
     checks.check_size(jobs, "jobs")
-    run = _Run(experiments, Path(folder), scale, seeds)
+    place = Path(folder)
+    if place.exists() and not place.is_dir():
+        raise NotADirectoryError(checks.problem("the folder of results", "a folder", f"the file {str(folder)!r}"))
+    run = _Run(experiments, place, scale, seeds)
     done = len(run.rows())
     if done < len(run.cells):  # now, not after the first of them
         storage.writable_folder(folder)

@@ -13,6 +13,7 @@ import traceback
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from datetime import datetime, timezone
+from multiprocessing import resource_tracker
 from multiprocessing.connection import Connection, wait
 
 import numpy as np
@@ -109,6 +110,7 @@ class _Worker:
         self.process = context.Process(target=_serve, args=(theirs, threads), daemon=True)
         self.cell: Cell | None = None
         self.dead = False
+        resource_tracker.ensure_running()  # where the first process starts it, Ctrl-C is let through again
         with _without_interrupts(), _environment(dict.fromkeys(THREADS, str(threads))):
             self.process.start()
         # Ours must be the only other end, or a process that dies would not be noticed.
