@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import codecs
+import functools
 import os
 from collections.abc import Callable
 from pathlib import Path
@@ -107,10 +108,10 @@ def _text(path: Path, header: bool) -> DataFrame:
                     "it has zero bytes, as UTF-16 without a byte order mark has; save it as UTF-8 or with the mark"
                 )
             separator = "\t" if path.suffix.lower() == ".tsv" else max(SEPARATORS, key=first.count)
-            frame = pandas.read_csv(
+            read = functools.partial(
+                pandas.read_csv,
                 path,
                 sep=separator,
-                header=0 if header else None,
                 encoding=encoding,
                 na_values=list(GAPS),
                 skipinitialspace=True,
@@ -118,12 +119,31 @@ def _text(path: Path, header: bool) -> DataFrame:
                 decimal="," if separator == ";" and _decimal_commas(path, encoding) else ".",
                 low_memory=False,
             )
+            frame = _with_header(read) if header else read(header=None)
         except UnicodeError:
             continue
         if not header:
             frame.columns = [f"x{number}" for number in frame.columns]
         return frame
     raise ValueError(f"its byte order mark says {encodings[0].upper()}, which it is not")  # Latin-1 reads every byte
+
+
+def _with_header(read: Callable[..., DataFrame]) -> DataFrame:
+    """Return a table whose first line has the names; empty cells behind those that have one are left out."""
+    import pandas
+
+    frame = read(header=0)
+    try:
+        read(header=None, nrows=2)
+    except pandas.errors.ParserError:  # the row after the header is longer
+        # Then pandas takes the first cells of the rows for an index, and the names for the cells after these.
+        width, extra = frame.shape[1], frame.index.nlevels
+        cells = frame.reset_index(allow_duplicates=True)
+        if not cells.iloc[:, width:].isna().all(axis=None):
+            names = "give each column a name in the first line"
+            raise ValueError(f"its rows have {width + extra} cells and its header has {width}; {names}") from None
+        frame = read(header=0, index_col=False, usecols=range(width))
+    return frame
 
 
 def _encodings(path: Path) -> tuple[str, ...]:
