@@ -126,6 +126,43 @@ def test_parquet(tmp_path: Path) -> None:
         read_frame(write(tmp_path, "bad.parquet", "not parquet"))
 
 
+def test_parquet_of_other_kinds(tmp_path: Path) -> None:
+    pyarrow = pytest.importorskip("pyarrow")
+    from pyarrow import parquet
+
+    kinds = {
+        "text": pyarrow.array(["a", None], pyarrow.large_string()),
+        "bytes": pyarrow.array([b"a", b"b"], pyarrow.large_binary()),
+        "fixed": pyarrow.array([b"a", b"b"], pyarrow.binary(1)),
+        "class": pyarrow.array(["a", "b"]).dictionary_encode(),
+        "day": pyarrow.array([0, 1], pyarrow.int32()).cast(pyarrow.date32()),
+        "price": pyarrow.array([1, 2]).cast(pyarrow.decimal128(30, 2)),
+        "nothing": pyarrow.nulls(2),
+        "v.w": pyarrow.array(["a", "b"]),
+    }
+    parquet.write_table(pyarrow.table(kinds), tmp_path / "a.parquet")
+    frame = read_frame(tmp_path / "a.parquet")
+    assert list(frame.columns) == list(kinds)
+    assert [str(value) for value in frame.iloc[1]][3:] == ["b", "1970-01-02", "2.00", "None", "b"]
+    months = pandas.DataFrame({"month": pandas.period_range("2020-01", periods=2, freq="M")})
+    months.to_parquet(tmp_path / "a.parquet")
+    pandas.testing.assert_frame_equal(read_frame(tmp_path / "a.parquet"), months)
+
+
+def test_parquet_that_is_no_table(tmp_path: Path) -> None:
+    pyarrow = pytest.importorskip("pyarrow")
+    from pyarrow import parquet
+
+    for table, words in (
+        (pyarrow.table({"s": [{"a": 1}]}), "'s' is a column of struct; it must have one number, text or date a row"),
+        (pyarrow.table({"l": [[1]]}), "'l' is a column of list; it must have"),
+        (pyarrow.table([[1], ["x"]], names=["a", "a"]), "2 of its columns have the name 'a'"),
+    ):
+        parquet.write_table(table, tmp_path / "a.parquet")
+        with pytest.raises(ValueError, match=words):
+            read_frame(tmp_path / "a.parquet")
+
+
 def test_arrays(tmp_path: Path) -> None:
     points = np.arange(6.0).reshape(3, 2)
     np.save(tmp_path / "a.npy", points)
