@@ -27,6 +27,7 @@ from askew.data.pickled import read_pickled
 from askew.data.words import read_pairs, read_vectors
 from askew.experiments.description import Cell
 from askew.experiments.rows import Row
+from askew.streams import Rows
 from askew.tables import Columns, read_frame
 
 
@@ -173,6 +174,17 @@ def test_parquet_that_declares_fewer_rows_than_its_groups(tmp_path: Path, monkey
     monkeypatch.setattr("askew.storage.parquet.DEFLATE", 1)
     with pytest.raises(ValueError, match="bytes that say they are 2000000 values"):
         read_frame(file)
+
+
+def test_rows_of_a_group_of_one_value_over_and_over(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    pytest.importorskip("pyarrow")
+    file = tmp_path / "a.parquet"
+    pandas.DataFrame({"a": np.zeros(200_000), "b": np.zeros(200_000)}).to_parquet(file, row_group_size=100_000)
+    monkeypatch.setattr("askew.storage.parquet.MOST_VALUES", 100_000)
+    monkeypatch.setattr("askew.storage.parquet.DEFLATE", 1)
+    with pytest.raises(ValueError, match=r"whole Parquet file.*bytes that say they are 200000 values"):
+        Rows(file)
+    assert Rows(file, "a").read(150_000, 150_001).tolist() == [0]
 
 
 def test_columns_of_lists_are_left_out() -> None:
