@@ -75,6 +75,11 @@ def test_small_classes_are_said() -> None:
         ({"y": np.arange(150)}, "Numbers to predict are for PairRegressor"),
         ({"y": np.zeros(3)}, r"of shapes \(n, dim\) and \(n,\)"),
         ({"X": np.full((150, 4), np.nan)}, "finite numbers"),
+        ({"X": np.ma.masked_less(load_iris().data, 2)}, "X of compare must be without masked entries"),
+        (
+            {"y": np.ma.masked_equal(load_iris().target, 2)},
+            "y of compare must be without masked entries. Got 50 of 150",
+        ),
         ({"divergences": ["nbdd"]}, "Did you mean 'nbd'"),
         ({"divergences": []}, "at least one name"),
         ({"folds": 1}, "folds of compare must be from 2 to 50"),

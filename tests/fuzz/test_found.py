@@ -27,6 +27,7 @@ from askew.data.pickled import read_pickled
 from askew.data.words import read_pairs, read_vectors
 from askew.experiments.description import Cell
 from askew.experiments.rows import Row
+from askew.streams import Rows
 from askew.tables import Columns, read_frame
 
 
@@ -112,8 +113,8 @@ def test_archive_compressed_in_another_way(tmp_path: Path) -> None:
 def test_parquet_of_one_value_over_and_over(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     pytest.importorskip("pyarrow")
     pandas.DataFrame({"a": np.zeros(2_000_000), "b": np.zeros(2_000_000)}).to_parquet(tmp_path / "a.parquet")
-    monkeypatch.setattr("askew.tables.reading.MOST_VALUES", 1000)
-    monkeypatch.setattr("askew.storage.DEFLATE", 1)
+    monkeypatch.setattr("askew.storage.parquet.MOST_VALUES", 1000)
+    monkeypatch.setattr("askew.storage.parquet.DEFLATE", 1)
     assert (tmp_path / "a.parquet").stat().st_size < 100_000
     with pytest.raises(ValueError, match="bytes that say they are 4000000 values"):
         read_frame(tmp_path / "a.parquet")
@@ -130,6 +131,60 @@ def test_parquet_of_one_long_text_over_and_over(tmp_path: Path) -> None:
     assert (tmp_path / "a.parquet").stat().st_size < 100_000
     with pytest.raises(ValueError, match="say they are 2000000000 bytes of text"):
         read_frame(tmp_path / "a.parquet")
+
+
+@pytest.mark.parametrize("kind", ["large_string", "large_binary", "string_view", "fixed", "dictionary"])
+def test_parquet_of_one_long_text_of_any_kind(tmp_path: Path, kind: str) -> None:
+    pyarrow = pytest.importorskip("pyarrow")
+    from pyarrow import parquet
+
+    text = "x" * (1 << 20)
+    if kind == "dictionary":
+        rows = pyarrow.DictionaryArray.from_arrays(pyarrow.array(np.zeros(30, np.int32)), pyarrow.array([text]))
+    else:
+        make = pyarrow.binary(1 << 20) if kind == "fixed" else getattr(pyarrow, kind)()
+        rows = pyarrow.array([text if "string" in kind else text.encode()] * 30, make)
+    table, file = pyarrow.table({"a": rows}), tmp_path / "a.parquet"
+    try:
+        writer = parquet.ParquetWriter(file, table.schema, compression="zstd", dictionary_pagesize_limit=1 << 30)
+    except pyarrow.ArrowNotImplementedError:
+        pytest.skip(f"this version of pyarrow writes no {kind}")
+    with writer:
+        for _ in range(10):
+            writer.write_table(table)
+    assert file.stat().st_size < 20_000
+    with pytest.raises(ValueError, match="say they are 314572800 bytes of text"):
+        read_frame(file)
+
+
+def test_parquet_that_declares_fewer_rows_than_its_groups(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    pytest.importorskip("pyarrow")
+    from pyarrow import parquet
+
+    file = tmp_path / "a.parquet"
+    pandas.DataFrame({"a": np.zeros(2_000_000)}).to_parquet(file)
+    content = file.read_bytes()
+    # Numbers are written in sevens of bits; the first that says how many rows there are is that of the whole file.
+    said = [number * 2 for number in (2_000_000, 1)]
+    true, false = (bytes((n & 127 | 128, n >> 7 & 127 | 128, n >> 14 & 127 | 128, n >> 21)) for n in said)
+    footer = len(content) - 8 - struct.unpack("<I", content[-8:-4])[0]
+    file.write_bytes(content[:footer] + content[footer:].replace(true, false, 1))
+    assert parquet.ParquetFile(file).metadata.num_rows == 1
+    monkeypatch.setattr("askew.storage.parquet.MOST_VALUES", 1000)
+    monkeypatch.setattr("askew.storage.parquet.DEFLATE", 1)
+    with pytest.raises(ValueError, match="bytes that say they are 2000000 values"):
+        read_frame(file)
+
+
+def test_rows_of_a_group_of_one_value_over_and_over(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    pytest.importorskip("pyarrow")
+    file = tmp_path / "a.parquet"
+    pandas.DataFrame({"a": np.zeros(200_000), "b": np.zeros(200_000)}).to_parquet(file, row_group_size=100_000)
+    monkeypatch.setattr("askew.storage.parquet.MOST_VALUES", 100_000)
+    monkeypatch.setattr("askew.storage.parquet.DEFLATE", 1)
+    with pytest.raises(ValueError, match=r"whole Parquet file.*bytes that say they are 200000 values"):
+        Rows(file)
+    assert Rows(file, "a").read(150_000, 150_001).tolist() == [0]
 
 
 def test_columns_of_lists_are_left_out() -> None:

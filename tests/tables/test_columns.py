@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import tracemalloc
 
 import numpy as np
 import pandas
@@ -68,6 +69,52 @@ def test_dates_become_days() -> None:
         {"t": pandas.to_datetime(["1970-01-02", "1970-01-04", None]), "u": ["1970-01-01", "1970-01-03T12:00", None]}
     )
     np.testing.assert_allclose(Columns.of(table).encode(table), [[1, 0], [3, 2.5], [2, 1.25]])
+
+
+@pytest.mark.parametrize("unit", ["s", "us"])
+def test_dates_of_all_ages(unit: str) -> None:
+    """Nanoseconds in 64 bits would wrap around before 1678 and after 2262."""
+    dates = np.array(["0001-01-01", "1970-01-02", "3000-01-01", "9999-12-31"], f"datetime64[{unit}]")
+    table = pandas.DataFrame({"t": dates})
+    days = [-719162, 1, 376200, 2932896]
+    assert Columns.of(table).encode(table).ravel().tolist() == days
+    texts = pandas.DataFrame({"t": dates.astype("datetime64[D]").astype(str).tolist()})
+    columns = Columns.of(pandas.DataFrame({"t": ["1970-01-02", "1970-01-04"]}))
+    found, told = columns.encode(texts).ravel(), columns.unseen(texts)
+    # Older versions of pandas take such text for no dates, and that is said.
+    assert found.tolist() == (days if not told else [2, 1, 2, 2])
+    assert told in ([], ["t: no date, filled by the median: '0001-01-01', '3000-01-01', '9999-12-31'"])
+
+
+def test_what_is_no_date_is_told() -> None:
+    days = ["2020-01-01", "2020-01-03"] * 20
+    columns = Columns.of(pandas.DataFrame({"t": [*days, "soon"]}))
+    assert columns.notes == ("t: a date, as days; no date, filled by the median: 'soon'",)
+    assert columns.unseen(pandas.DataFrame({"t": ["2021-01-01", None]})) == []
+    later = pandas.DataFrame({"t": ["never", None, "2020-01-02", "d", "c", "b"]})
+    assert columns.unseen(later) == ["t: no date, filled by the median: 'b', 'c', 'd', ..."]
+    assert columns.unseen(pandas.DataFrame({"t": [1.5, np.nan]})) == ["t: no date, filled by the median: '1.5'"]
+
+
+def test_what_is_no_number_is_told() -> None:
+    columns = Columns.of(pandas.DataFrame({"a": [1.0, 2.0, 3.0]}))
+    later = pandas.DataFrame({"a": ["7", "many", None, "inf"]})
+    assert columns.unseen(later) == [
+        "a: 1 infinite value, taken as a gap, filled by the median, 2",
+        "a: no number, filled by the median: 'many'",
+    ]
+
+
+def test_one_long_text_does_not_make_all_long() -> None:
+    """As an array of text of numpy, 501 rows of which one has a long text would take 501 x 80 kB."""
+    table = pandas.DataFrame({"c": ["a", "b"] * 250 + ["x" * 20_000]})
+    columns = Columns.of(table)
+    tracemalloc.start()
+    try:
+        assert columns.encode(table).sum(0).tolist() == [250, 250, 1]
+        assert tracemalloc.get_traced_memory()[1] < 5_000_000
+    finally:
+        tracemalloc.stop()
 
 
 def test_numbers_among_text() -> None:

@@ -77,6 +77,44 @@ def test_without_header(tmp_path: Path) -> None:
     assert frame.to_dict("list") == {"x0": [1, 3], "x1": [2, 4]}
 
 
+@pytest.mark.parametrize(
+    ("name", "text"),
+    [
+        ("a.csv", "a,b,label\n1,2,x,\n3,4,y,\n"),
+        ("a.csv", "a,b,label\n1,2,x,\n3,4,y\n"),
+        ("a.csv", "a,b,label\n1,2,x,,\n3,4,y,,\n"),
+        ("a.csv", "a,b,label\n1,2,x,,,,\n3,4,y,,,, \n"),
+        ("a.csv", "a;b;label\n1;2;x;\n3;4;y;\n"),
+        ("a.tsv", "a\tb\tlabel\n1\t2\tx\t\n3\t4\ty\t\n"),
+        ("a.tsv", "a\tb\tlabel\n1\t2\tx\t\t\n3\t4\ty\t\t\n"),
+    ],
+)
+def test_empty_cells_behind_the_last_column_are_left_out(tmp_path: Path, name: str, text: str) -> None:
+    frame = read_frame(write(tmp_path, name, text))
+    assert frame.to_dict("list") == {"a": [1, 3], "b": [2, 4], "label": ["x", "y"]}
+
+
+def test_cells_that_number_the_rows_are_no_index(tmp_path: Path) -> None:
+    """The index that pandas makes of such a column looks as if it had made none."""
+    frame = read_frame(write(tmp_path, "a.csv", "index,b\n0,5,\n1,6,\n"))
+    assert frame.to_dict("list") == {"index": [0, 1], "b": [5, 6]}
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "words"),
+    [
+        ("a.csv", "a,b,label\n1,2,x,7\n3,4,y,\n", "its rows have 4 cells and its header has 3"),
+        ("a.csv", "a,b,label\n0,2,x,\n1,4,y,7\n", "its rows have 4 cells and its header has 3"),
+        ("a.csv", "a\n1,,7\n3,,\n", "its rows have 3 cells and its header has 1"),
+        ("a.tsv", "a\tb\n1\t2\tx\t\n3\t4\t\t\n", "its rows have 4 cells and its header has 2"),
+        ("a.csv", "a,b\n1,2\n3,4,\n", "Expected 2 fields in line 3, saw 3"),
+    ],
+)
+def test_cells_without_a_name(tmp_path: Path, name: str, text: str, words: str) -> None:
+    with pytest.raises(ValueError, match=words):
+        read_frame(write(tmp_path, name, text))
+
+
 def test_parquet(tmp_path: Path) -> None:
     pytest.importorskip("pyarrow")
     table = pandas.DataFrame(
@@ -86,6 +124,43 @@ def test_parquet(tmp_path: Path) -> None:
     pandas.testing.assert_frame_equal(read_frame(tmp_path / "a.parquet"), table)
     with pytest.raises(ValueError, match=r"must be a table as \.parquet files have it"):
         read_frame(write(tmp_path, "bad.parquet", "not parquet"))
+
+
+def test_parquet_of_other_kinds(tmp_path: Path) -> None:
+    pyarrow = pytest.importorskip("pyarrow")
+    from pyarrow import parquet
+
+    kinds = {
+        "text": pyarrow.array(["a", None], pyarrow.large_string()),
+        "bytes": pyarrow.array([b"a", b"b"], pyarrow.large_binary()),
+        "fixed": pyarrow.array([b"a", b"b"], pyarrow.binary(1)),
+        "class": pyarrow.array(["a", "b"]).dictionary_encode(),
+        "day": pyarrow.array([0, 1], pyarrow.int32()).cast(pyarrow.date32()),
+        "price": pyarrow.array([1, 2]).cast(pyarrow.decimal128(30, 2)),
+        "nothing": pyarrow.nulls(2),
+        "v.w": pyarrow.array(["a", "b"]),
+    }
+    parquet.write_table(pyarrow.table(kinds), tmp_path / "a.parquet")
+    frame = read_frame(tmp_path / "a.parquet")
+    assert list(frame.columns) == list(kinds)
+    assert [str(value) for value in frame.iloc[1]][3:] == ["b", "1970-01-02", "2.00", "None", "b"]
+    months = pandas.DataFrame({"month": pandas.period_range("2020-01", periods=2, freq="M")})
+    months.to_parquet(tmp_path / "a.parquet")
+    pandas.testing.assert_frame_equal(read_frame(tmp_path / "a.parquet"), months)
+
+
+def test_parquet_that_is_no_table(tmp_path: Path) -> None:
+    pyarrow = pytest.importorskip("pyarrow")
+    from pyarrow import parquet
+
+    for table, words in (
+        (pyarrow.table({"s": [{"a": 1}]}), "'s' is a column of struct; it must have one number, text or date a row"),
+        (pyarrow.table({"l": [[1]]}), "'l' is a column of list; it must have"),
+        (pyarrow.table([[1], ["x"]], names=["a", "a"]), "2 of its columns have the name 'a'"),
+    ):
+        parquet.write_table(table, tmp_path / "a.parquet")
+        with pytest.raises(ValueError, match=words):
+            read_frame(tmp_path / "a.parquet")
 
 
 def test_arrays(tmp_path: Path) -> None:

@@ -90,6 +90,8 @@ def compare(
     >>> board.best.name, board.best.mean("map") > 0.9
     ('mahalanobis', True)
     """
+    checks.check_plain(X, "X of compare")
+    checks.check_plain(y, "y of compare")
     points, labels, notes = _prepared(np.asarray(X, dtype=np.float64), np.asarray(y), random_state)
     names = list(dict.fromkeys(divergences))
     if not names:

@@ -21,6 +21,7 @@ from askew.storage.files import (
     write_text,
 )
 from askew.storage.folders import only_writer, writable_folder
+from askew.storage.parquet import check_values, group_rows
 from askew.storage.trees import flatten, unflatten
 
 __all__ = [
@@ -28,9 +29,11 @@ __all__ = [
     "FORMAT",
     "atomic_write",
     "check_description",
+    "check_values",
     "checksum",
     "damaged",
     "flatten",
+    "group_rows",
     "load_tensors",
     "only_writer",
     "printable",

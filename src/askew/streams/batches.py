@@ -59,6 +59,8 @@ class RowBatches:
         owner = "RowBatches"
         if not isinstance(parts, (tuple, list)) or not parts:
             raise TypeError(checks.problem(f"parts of {owner}", "a tuple of Rows or arrays", type(parts).__name__))
+        for part in parts:
+            checks.check_plain(part, f"parts of {owner}")
         self.parts = [part if isinstance(part, Rows) else Rows(np.asarray(part)) for part in parts]
         lengths = [len(part) for part in self.parts]
         if len(set(lengths)) > 1:

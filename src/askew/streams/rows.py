@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
@@ -33,9 +34,10 @@ class Rows:
         of their names; or an array, such as one mapped by ``numpy.load(file, mmap_mode="r")``.
     columns
         Which columns: names (Parquet) or numbers (``.npy``), in this order. One name or number alone gives vectors
-        ``(n,)`` in place of matrices. None takes all.
+        ``(n,)`` in place of matrices. None takes all; those of several Parquet files in the order of the first.
     dtype
-        Of what is read; None keeps integers and gives float32 for everything else.
+        Of what is read; None keeps integers and gives float32 for everything else. A number that it does not hold is an
+        error when its row is read: integers must be the same, and finite numbers must stay finite.
 
     Attributes
     ----------
@@ -45,7 +47,8 @@ class Rows:
     Raises
     ------
     FileNotFoundError, ValueError
-        If a file is missing, damaged, or its columns are no numbers.
+        If a file is missing, damaged, or its columns are no numbers or others than those of the first file; or if an
+        array has masked entries.
 
     Examples
     --------
@@ -66,15 +69,20 @@ class Rows:
     ) -> None:
         self._parts: list[_Part]
         if isinstance(source, np.ndarray):
-            self._parts = [_Array(source, columns, "the array given to Rows")]
+            checks.check_plain(source, "the array given to Rows")
+            self._parts = [_Array(np.asarray(source), columns, "the array given to Rows")]
         else:
             self._parts = [_open(path, columns) for path in _files(source)]
+            if columns is None:
+                tables = [part for part in self._parts if isinstance(part, _Parquet)]
+                for table in tables[1:]:
+                    table.follow(tables[0])
         widths = {part.width for part in self._parts}
         if len(widths) > 1:
             got = " and ".join("vectors" if width is None else f"{width} columns" for width in sorted(widths, key=str))
             raise ValueError(checks.problem("the files given to Rows", "of the same columns", got))
         self._ends = np.cumsum([part.rows for part in self._parts])
-        own = np.result_type(*(part.dtype for part in self._parts))
+        own = _common([part.dtype for part in self._parts])
         self.dtype = np.dtype(dtype if dtype is not None else own if own.kind in "iu" else np.float32)
         count, width = int(self._ends[-1]), self._parts[0].width
         if count == 0:
@@ -141,14 +149,14 @@ class _Array(_Part):
                 must = f"numbers from 0 to {limit - 1}, as {shown} has {limit} columns" if limit else "None for vectors"
                 raise ValueError(checks.problem("columns of Rows", must, repr(columns)))
             self.columns = int(columns) if isinstance(columns, (int, np.integer)) else [int(one) for one in numbers]
-        self.array = array
+        self.array, self.shown = array, shown
         self.rows, self.dtype = array.shape[0], array.dtype
         found = array[:0] if array.ndim == 1 else array[:0, self.columns]
         self.width = None if found.ndim == 1 else found.shape[1]
 
     def read_into(self, place: Numbers, start: int) -> None:
         some = self.array[start : start + len(place)]
-        place[...] = some if some.ndim == 1 else some[:, self.columns]
+        _fill(place, some if some.ndim == 1 else some[:, self.columns], start, self.shown)
 
 
 class _Parquet(_Part):
@@ -159,29 +167,47 @@ class _Parquet(_Part):
         try:
             # Pages of the file that were read are not kept.
             self.file = parquet.ParquetFile(path, memory_map=False, pre_buffer=False)
+            groups = storage.group_rows(self.file)
         except (self.arrow.ArrowException, OSError, ValueError) as error:
             raise ValueError(_no_table(shown, error)) from error
         schema = self.file.schema_arrow
-        names = list(schema.names)
-        wanted = names if columns is None else [columns] if isinstance(columns, str) else columns
-        if not isinstance(wanted, Sequence) or any(name not in names for name in wanted):
-            few = ", ".join(map(repr, names[:8])) + (", ..." if len(names) > 8 else "")
+        names = Counter(schema.names)
+        wanted = list(names) if columns is None else [columns] if isinstance(columns, str) else columns
+        if not isinstance(wanted, Sequence) or any(not isinstance(name, str) or name not in names for name in wanted):
+            few = ", ".join(map(repr, list(names)[:8])) + (", ..." if len(names) > 8 else "")
             must = f"names of columns of {shown}: {few}"
             raise ValueError(checks.problem("columns of Rows", must, repr(columns)))
         self.names = [str(name) for name in wanted]
+        twice = next((name for name in self.names if names[name] > 1), None)
+        if twice is not None:
+            must = "a table whose columns have different names"
+            raise ValueError(checks.problem(shown, must, f"{names[twice]} of the name {twice!r}"))
         kinds = [schema.field(name).type for name in self.names]
         for name, kind in zip(self.names, kinds, strict=True):
             types = self.arrow.types
             if not (types.is_integer(kind) or types.is_floating(kind) or types.is_boolean(kind)):
                 mend = "Name the columns of numbers by columns=."
                 raise ValueError(checks.problem(f"column {name!r} of {shown}", "of numbers", str(kind), mend))
-        self.dtype = np.result_type(*(np.dtype(kind.to_pandas_dtype()) for kind in kinds))
+        self.dtype = _common([np.dtype(kind.to_pandas_dtype()) for kind in kinds])
         self.width = None if isinstance(columns, str) else len(self.names)
-        groups = [self.file.metadata.row_group(i).num_rows for i in range(self.file.metadata.num_row_groups)]
+        try:
+            # A group is read at a time.
+            storage.check_values(max(groups, default=0) * len(self.names), path.stat().st_size)
+        except ValueError as error:
+            raise ValueError(_no_table(shown, error)) from error
         self.ends = np.cumsum([0, *groups])
         self.rows = int(self.ends[-1])
         self.shown = shown
-        self.last: tuple[int, Numbers] | None = None
+        self.last: tuple[int, list[Numbers]] | None = None
+
+    def follow(self, first: _Parquet) -> None:
+        """Take the columns in the order of the first of several files; they must be the same ones."""
+        if sorted(self.names) != sorted(first.names):
+            more, less = sorted({*self.names} - {*first.names}), sorted({*first.names} - {*self.names})
+            got = " and ".join([f"{name!r} beside them" for name in more[:1]] + [f"no {name!r}" for name in less[:1]])
+            mend = "Name the columns to be read by columns=."
+            raise ValueError(checks.problem(f"the columns of {self.shown}", f"those of {first.shown}", got, mend))
+        self.names = first.names
 
     def read_into(self, place: Numbers, start: int) -> None:
         stop = start + len(place)
@@ -190,27 +216,51 @@ class _Parquet(_Part):
             first, end = int(self.ends[group]), int(self.ends[group + 1])
             low, high = max(start, first), min(stop, end)
             if low < high:
-                place[low - start : high - start] = self._group(group)[low - first : high - first]
+                some = place[low - start : high - start]
+                for target, column in zip([some] if some.ndim == 1 else some.T, self._group(group), strict=True):
+                    _fill(target, column[low - first : high - first], low, self.shown)
             group += 1
 
-    def _group(self, number: int) -> Numbers:
-        """Return a group of rows, the least that can be read; the last one is kept, as its neighbours come next."""
+    def _group(self, number: int) -> list[Numbers]:
+        """Return the columns of a group of rows, the least that can be read.
+
+        The last one is kept, as its neighbours come next.
+        """
         if self.last is None or self.last[0] != number:
             self.last = None  # not two at a time
             try:
                 table = self.file.read_row_group(number, columns=self.names, use_threads=False)
-                read = [column.to_numpy() for column in table.columns]
+                rows = int(self.ends[number + 1] - self.ends[number])
+                if table.num_rows != rows:
+                    raise ValueError(f"a group of {rows} rows has {table.num_rows}")
+                read = {name: table.column(name).to_numpy() for name in table.column_names}
             except (self.arrow.ArrowException, OSError, ValueError) as error:
                 raise ValueError(_no_table(self.shown, error)) from error
-            order = {name: place for place, name in enumerate(table.column_names)}
-            values = np.empty((table.num_rows, len(self.names)), self.dtype)
-            for place, name in enumerate(self.names):
-                if table.column(order[name]).null_count:
+            for name in self.names:
+                if table.column(name).null_count:
                     mend = "Fill or drop the rows with gaps first."
                     raise ValueError(checks.problem(f"column {name!r} of {self.shown}", "without gaps", "gaps", mend))
-                values[:, place] = read[order[name]]
-            self.last = (number, values if self.width is not None else values[:, 0])
+            self.last = (number, [read[name] for name in self.names])
         return self.last[1]
+
+
+def _common(dtypes: list[np.dtype[Any]]) -> np.dtype[Any]:
+    """Return the dtype of numbers of several; integers stay integers, where numpy has floats for uint64 and int64."""
+    found = np.result_type(*dtypes)
+    return np.dtype(np.int64) if found.kind == "f" and all(dtype.kind in "biu" for dtype in dtypes) else found
+
+
+def _fill(place: Numbers, values: Numbers, first: int, shown: str) -> None:
+    """Copy rows from ``first`` on into a place of another dtype, which must hold them: numpy wraps without a word."""
+    with np.errstate(invalid="ignore", over="ignore"):
+        place[...] = values
+    if np.can_cast(values.dtype, place.dtype):
+        return
+    lost = np.isfinite(values) & ~np.isfinite(place) if place.dtype.kind == "f" else place != values
+    if lost.any():
+        where = np.unravel_index(int(lost.argmax()), lost.shape)
+        must, mend = f"of numbers that {place.dtype} holds", f"Pass dtype=numpy.{values.dtype.name} to Rows."
+        raise ValueError(checks.problem(f"row {first + int(where[0])} of {shown}", must, values[where], mend))
 
 
 def _no_table(shown: str, error: Exception) -> str:

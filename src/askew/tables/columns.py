@@ -26,7 +26,6 @@ TOO_DIFFERENT = 0.5
 # Names of columns that number the rows.
 IDENTIFIER = re.compile(r"(?i)(.*[\s_.-])?(id|index|key|uuid|guid|row|rowid|unnamed: ?\d+)|[a-z]+Id|[a-z]*ID")
 KINDS = ("number", "category", "date")
-DAY = np.timedelta64(1, "D") / np.timedelta64(1, "ns")
 
 
 @dataclass(frozen=True)
@@ -150,19 +149,23 @@ class Columns:
     def unseen(self, table: DataFrame) -> list[str]:
         """Return in words what of a table a model cannot take as it is, beside gaps.
 
-        Categories that were never seen are 0 in all features of their column, and infinite numbers count as gaps.
+        Categories that were never seen are 0 in all features of their column, infinite numbers count as gaps, and so
+        does what is no number or no date in a column of these.
         """
         notes = []
         for column in self.used:
-            if column.kind == "number" and column.name in table.columns:
-                infinite = _count_infinite(table[column.name])
-                notes += [f"{column.name}: {_filled(0, infinite, column.fill)}"] if infinite else []
-            if column.kind == "category" and not column.others and column.name in table.columns:
-                values = table[column.name]
-                strange = sorted({str(value) for value in values[values.notna()].unique()} - {*column.levels})
-                if strange:
-                    some = ", ".join(map(repr, strange[:3])) + (", ..." if len(strange) > 3 else "")
-                    notes.append(f"{column.name}: not seen when it was learned: {some}")
+            if column.name not in table.columns:
+                continue
+            values = table[column.name]
+            if column.kind == "category":
+                known = {*column.levels}
+                strange = set() if column.others else {str(value) for value in values[values.notna()].unique()} - known
+                notes += [f"{column.name}: not seen when it was learned: {_some(strange)}"] if strange else []
+                continue
+            infinite = _count_infinite(values) if column.kind == "number" else 0
+            notes += [f"{column.name}: {_filled(0, infinite, column.fill)}"] if infinite else []
+            strange = _strange(values, column.kind)
+            notes += [f"{column.name}: no {column.kind}, filled by the median: {_some(strange)}"] if strange else []
         return notes
 
     # ------------------------------------------------------------------ on disk
@@ -220,16 +223,16 @@ def _decided(values: Series, keep: bool) -> tuple[Column | None, str]:
         return None, f"{name}: left out, it is the same in all rows"
     gaps = f", {rows - present} gaps" if present < rows else ""
     if values.dtype.kind == "M":
-        return _with_fill(name, "date", _days(values)), f"{name}: a date, as days{gaps and gaps + ' filled'}"
+        return _date(values, gaps)
     if values.dtype.kind in "biuf":
         return _number(values, keep)
     texts = values[values.notna()].astype(str)
     if _share_finite(_numbers(texts)) >= ENOUGH:
-        strange = sorted({text for text in texts if not np.isfinite(_numbers_of([text])[0])})
-        note = f"{name}: numbers among text; filled by the median: {', '.join(map(repr, strange[:3])) or 'gaps'}"
+        strange = {text for text in texts if not np.isfinite(_numbers_of([text])[0])}
+        note = f"{name}: numbers among text; filled by the median: {_some(strange) or 'gaps'}"
         return _with_fill(name, "number", _numbers(values)), note
     if _looks_like_dates(texts) and _share_finite(_days(texts)) >= ENOUGH:
-        return _with_fill(name, "date", _days(values)), f"{name}: a date, as days{gaps and gaps + ' filled'}"
+        return _date(values, gaps)
     if not keep and different > MOST_LEVELS and different > TOO_DIFFERENT * present:
         what = f"{different} different values in {present} rows"
         return None, f"{name}: left out, it looks like names or free text ({what})"
@@ -259,6 +262,19 @@ def _number(values: Series, keep: bool) -> tuple[Column | None, str]:
     return column, f"{name}: {_filled(gaps, infinite, column.fill)}" if gaps or infinite else ""
 
 
+def _date(values: Series, gaps: str) -> tuple[Column, str]:
+    name, strange = str(values.name), _strange(values, "date")
+    note = f"{name}: a date, as days{gaps and gaps + ' filled'}"
+    return _with_fill(name, "date", _days(values)), note + (
+        f"; no date, filled by the median: {_some(strange)}" if strange else ""
+    )
+
+
+def _some(strange: set[str]) -> str:
+    """Return the first of some values in words."""
+    return ", ".join(map(repr, sorted(strange)[:3])) + (", ..." if len(strange) > 3 else "")
+
+
 def _filled(gaps: int, infinite: int, median: float) -> str:
     """Return in words what was filled; infinite numbers are told apart, as nobody left these out by intent."""
     parts = [f"{gaps} gap{'s' * (gaps > 1)}"] if gaps else []
@@ -278,7 +294,8 @@ def _with_fill(name: str, kind: str, numbers: NDArray[np.float64]) -> Column:
 
 def _texts(values: Series) -> NDArray[Any]:
     """Return values as text; gaps as an empty one, which no level is."""
-    return np.array([str(value) if known else "" for value, known in zip(values, values.notna(), strict=True)])
+    texts = [str(value) if known else "" for value, known in zip(values, values.notna(), strict=True)]
+    return np.array(texts, dtype=object)  # as text of numpy, each would take the memory of the longest
 
 
 def _numbers(values: Series) -> NDArray[np.float64]:
@@ -306,6 +323,14 @@ def _numbers_of(values: Sequence[object]) -> NDArray[np.float64]:
     return found
 
 
+def _strange(values: Series, kind: str) -> set[str]:
+    """Return as text what is neither a gap nor a number, or a date, so that a gap is made of it."""
+    if kind == "number" and values.dtype.kind in "biuf":
+        return set()
+    found = _days(values) if kind == "date" else _numbers_of(values.tolist())
+    return {str(value) for value in values[values.notna().to_numpy() & np.isnan(found)]}
+
+
 def _check_numbers(values: Series) -> None:
     """Refuse a column of text where numbers were learned from."""
     if values.dtype.kind in "biuf":
@@ -324,12 +349,14 @@ def _days(values: Series) -> NDArray[np.float64]:
     """Return dates as days since 1970, NaN where they are none."""
     import pandas
 
-    times = pandas.to_datetime(
-        values, errors="coerce", format=None if values.dtype.kind == "M" else "ISO8601", utc=True
-    )
-    whole = times.dt.tz_localize(None).to_numpy(dtype="datetime64[ns]")
-    days: NDArray[np.float64] = whole.astype(np.int64) / DAY
-    return np.where(np.isnat(whole), np.nan, days)
+    if values.dtype.kind == "M":
+        times = pandas.to_datetime(values, utc=True)
+    else:
+        times = pandas.to_datetime(values.astype(str), errors="coerce", format="ISO8601", utc=True)
+    # In the unit that they have: nanoseconds in 64 bits would wrap around before 1678 and after 2262.
+    since = times.dt.tz_localize(None).to_numpy() - np.datetime64(0, "D")
+    days: NDArray[np.float64] = since / np.timedelta64(1, "D")
+    return days
 
 
 def _share_finite(numbers: NDArray[np.float64]) -> float:

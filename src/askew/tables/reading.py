@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import codecs
+import functools
 import os
+from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -31,8 +33,7 @@ MARKS = (
 
 # What readers raise of files that are damaged or of another kind; MemoryError of one that says it is huge.
 DAMAGE = (ValueError, TypeError, KeyError, NotImplementedError, RuntimeError, MemoryError, OverflowError)
-# Values, and bytes of text, that a Parquet file may unpack to however small it is: equal ones take no room in it.
-MOST_VALUES = 1 << 26
+# Bytes of text that a Parquet file may unpack to however small it is: equal ones take no room in it.
 MOST_TEXT = 1 << 28
 # Bytes from which on a Parquet file is taken for large enough to mean what it says.
 SMALL_FILE = 1 << 24
@@ -107,10 +108,10 @@ def _text(path: Path, header: bool) -> DataFrame:
                     "it has zero bytes, as UTF-16 without a byte order mark has; save it as UTF-8 or with the mark"
                 )
             separator = "\t" if path.suffix.lower() == ".tsv" else max(SEPARATORS, key=first.count)
-            frame = pandas.read_csv(
+            read = functools.partial(
+                pandas.read_csv,
                 path,
                 sep=separator,
-                header=0 if header else None,
                 encoding=encoding,
                 na_values=list(GAPS),
                 skipinitialspace=True,
@@ -118,12 +119,31 @@ def _text(path: Path, header: bool) -> DataFrame:
                 decimal="," if separator == ";" and _decimal_commas(path, encoding) else ".",
                 low_memory=False,
             )
+            frame = _with_header(read) if header else read(header=None)
         except UnicodeError:
             continue
         if not header:
             frame.columns = [f"x{number}" for number in frame.columns]
         return frame
     raise ValueError(f"its byte order mark says {encodings[0].upper()}, which it is not")  # Latin-1 reads every byte
+
+
+def _with_header(read: Callable[..., DataFrame]) -> DataFrame:
+    """Return a table whose first line has the names; empty cells behind those that have one are left out."""
+    import pandas
+
+    frame = read(header=0)
+    try:
+        read(header=None, nrows=2)
+    except pandas.errors.ParserError:  # the row after the header is longer
+        # Then pandas takes the first cells of the rows for an index, and the names for the cells after these.
+        width, extra = frame.shape[1], frame.index.nlevels
+        cells = frame.reset_index(allow_duplicates=True)
+        if not cells.iloc[:, width:].isna().all(axis=None):
+            names = "give each column a name in the first line"
+            raise ValueError(f"its rows have {width + extra} cells and its header has {width}; {names}") from None
+        frame = read(header=0, index_col=False, usecols=range(width))
+    return frame
 
 
 def _encodings(path: Path) -> tuple[str, ...]:
@@ -172,30 +192,35 @@ def _parquet(path: Path, header: bool) -> DataFrame:
 def _check_parquet(path: Path) -> None:
     """Refuse a small file that unpacks to far more: a run of equal values takes a few bytes, however long it is."""
     import pyarrow
-    from pyarrow import compute, parquet
+    from pyarrow import compute, parquet, types
 
+    # Text is a dictionary here, however it is called in the file.
+    plain = (types.is_primitive, types.is_decimal, types.is_null, types.is_fixed_size_binary, types.is_dictionary)
     length = path.stat().st_size
+    # The metadata of single columns are not looked at: some that are damaged end the process.
     with parquet.ParquetFile(path) as file:
-        # The metadata of single columns are not looked at: some that are damaged end the process.
-        leaves = [file.schema.column(number) for number in range(len(file.schema))]
-        nested = next((leaf.path for leaf in leaves if leaf.max_repetition_level), None)
-        if nested is not None:
-            raise ValueError(f"{nested.split('.')[0]!r} has lists; a column must have one value a row")
-        values = file.metadata.num_rows * max(1, len(leaves))
-        if values > max(MOST_VALUES, storage.DEFLATE * length):
-            raise ValueError(f"it has {length} bytes that say they are {values} values")
-        texts = [field.name for field in file.schema_arrow if field.type in (pyarrow.string(), pyarrow.binary())]
-    if length > SMALL_FILE or not texts:
-        return
+        leaves = [file.schema.column(number).path for number in range(len(file.schema))]
     # Text is counted before it is written out: as numbers of the different values, it takes little memory.
-    total = 0
-    with parquet.ParquetFile(path, read_dictionary=texts) as file:
-        columns = file.read(columns=texts).columns
-    for column in columns:
-        for chunk in column.chunks:
-            if isinstance(chunk, pyarrow.DictionaryArray):
-                lengths = compute.take(compute.binary_length(chunk.dictionary), chunk.indices)
-                total += compute.sum(compute.cast(lengths, pyarrow.int64())).as_py() or 0
+    with parquet.ParquetFile(path, read_dictionary=leaves) as file:
+        rows, fields = sum(storage.group_rows(file)), list(file.schema_arrow)
+        storage.check_values(rows * max(1, len(leaves)), length)
+        name, count = Counter(field.name for field in fields).most_common(1)[0] if fields else ("", 0)
+        if count > 1:
+            raise ValueError(f"{count} of its columns have the name {name!r}")
+        # Kinds that others have added, such as the periods of pandas, are held as another one.
+        kinds = {field.name: getattr(field.type, "storage_type", field.type) for field in fields}
+        for field in fields:
+            if not any(fits(kinds[field.name]) for fits in plain):
+                got = str(field.type).partition("<")[0]
+                raise ValueError(f"{field.name!r} is a column of {got}; it must have one number, text or date a row")
+        if length > SMALL_FILE:
+            return
+        total = rows * sum(kind.byte_width for kind in kinds.values() if types.is_fixed_size_binary(kind))
+        texts = [name for name, kind in kinds.items() if types.is_dictionary(kind)]
+        chunks = [chunk for column in file.read(columns=texts).columns for chunk in column.chunks] if texts else []
+    for chunk in chunks:
+        lengths = compute.take(compute.binary_length(chunk.dictionary), chunk.indices)
+        total += compute.sum(compute.cast(lengths, pyarrow.int64())).as_py() or 0
     if total > max(MOST_TEXT, storage.DEFLATE * length):
         raise ValueError(f"it has {length} bytes that say they are {total} bytes of text")
 
