@@ -244,6 +244,10 @@ def resume(path: Path) -> askew.training.History:
     return askew.fit(model, (x, y, (x - y).square().sum(-1)), loss, steps=4, batch_size=4, seed=0, checkpoint=path)
 
 
+def spoiled(tree: Any) -> dict[str, torch.Tensor]:
+    return {name: torch.full_like(tensor, torch.inf) for name, tensor in tree["model"].items()}
+
+
 @pytest.mark.parametrize(
     ("change", "words"),
     [
@@ -258,6 +262,8 @@ def resume(path: Path) -> askew.training.History:
         (lambda tree: tree["optimizer"]["state"][0].update(exp_avg=torch.zeros(9)), "exp_avg has another shape"),
         (lambda tree: tree["optimizer"]["param_groups"][0].update(betas="x"), "its betas is of another kind"),
         (lambda tree: tree["model"].clear(), "of the same model and optimiser"),
+        (lambda tree: tree["model"].update(spoiled(tree)), "one with finite weights. Got NaN or infinite ones"),
+        (lambda tree: tree.update(best=spoiled(tree)), "one with finite weights. Got NaN or infinite ones"),
     ],
 )
 def test_forged_checkpoints_are_refused(tmp_path: Path, change: Any, words: str) -> None:

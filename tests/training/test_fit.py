@@ -19,6 +19,7 @@ from torch import Tensor, nn
 from torch.utils.data import DataLoader, TensorDataset
 
 import askew
+from askew import storage
 from askew.divergences import Embedded, Mahalanobis, NeuralBregman, make
 from askew.losses import AllTriplets, Regression, TripletMargin
 from askew.training import History, TrainingDivergedError, fit
@@ -354,6 +355,7 @@ import os, signal, sys, torch
 from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
 import askew
+from askew import storage
 from askew.divergences import Embedded, NeuralBregman
 from askew.losses import AllTriplets
 
@@ -456,6 +458,46 @@ def test_nan_of_the_last_step_is_noticed() -> None:
     D = model()
     with pytest.raises(TrainingDivergedError, match="NaN or infinite weights"):
         fit(D, pairs(), loss, steps=1, seed=0)
+    assert all(torch.isfinite(tensor).all() for tensor in D.state_dict().values())
+
+
+def breaking(at: int) -> Callable[..., Tensor]:
+    """Return a loss that is finite, and whose gradient is NaN in one step."""
+    calls = 0
+
+    def loss(D: NeuralBregman, x: Tensor, y: Tensor, targets: Tensor) -> Tensor:
+        nonlocal calls
+        calls += 1
+        value = (D(x, y) - targets).square().mean()
+        if calls == at:
+            value.register_hook(lambda gradient: gradient * torch.nan)
+        return value
+
+    return loss
+
+
+@pytest.mark.parametrize("at", [6, 8])
+def test_weights_that_are_not_finite_are_never_written(at: int, tmp_path: Path) -> None:
+    """Neither in the middle of a run nor at its end; the file is that of good weights, from which it can go on."""
+    file = tmp_path / "run.safetensors"
+    whole, D, again = model(), model(), model(1)
+    fit(whole, pairs(), breaking(-1), steps=8, batch_size=50, seed=0)
+    with pytest.raises(TrainingDivergedError, match="NaN or infinite weights"):
+        fit(D, pairs(), breaking(at), steps=8, batch_size=50, seed=0, checkpoint=file, checkpoint_every=2)
+    assert all(torch.isfinite(tensor).all() for tensor in D.state_dict().values())
+    tensors, description = storage.load_tensors(file, "checkpoint")
+    assert storage.unflatten(tensors, description["tree"])["counters"]["step"] == at - 2
+    history = fit(again, pairs(), breaking(-1), steps=8, batch_size=50, seed=0, checkpoint=file, checkpoint_every=2)
+    assert history.stopped == "finished"
+    assert same(weights(whole), weights(again))
+
+
+@pytest.mark.parametrize("at", [4, 5, 8])
+def test_weights_that_are_not_finite_are_never_the_best(at: int) -> None:
+    """A score may be a number without looking at them, as that of a ranking is."""
+    D = model()
+    with pytest.raises(TrainingDivergedError):
+        fit(D, pairs(), breaking(at), steps=8, batch_size=50, seed=0, validation=lambda D: float(D.training))
     assert all(torch.isfinite(tensor).all() for tensor in D.state_dict().values())
 
 

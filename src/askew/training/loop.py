@@ -90,7 +90,8 @@ def fit(
         Stop after so many looks without a better score.
     checkpoint
         A file. The state of the run is written there every ``checkpoint_every`` steps and at the end; if it exists, the
-        run goes on from there. A file of other settings or data is refused.
+        run goes on from there. A file of other settings or data is refused. Weights that are NaN or infinite are not
+        written: the file before them stays.
     checkpoint_every
         Steps between two writings of it.
     seed
@@ -113,7 +114,8 @@ def fit(
     Raises
     ------
     TrainingDivergedError
-        If the loss becomes NaN, infinite or far larger than at the start. The model has the last good weights.
+        If the loss or the weights become NaN or infinite, or the loss far larger than at the start. The model has the
+        last good weights.
     RuntimeError
         If one of several processes that train together does not answer any more.
 
