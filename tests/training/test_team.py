@@ -25,6 +25,7 @@ ALIKE = (
     "triplets/encoder",
     "function/encoder",
     "learned/encoder",
+    "labels/odd-kinds",
     # A process without rows, from the beginning or after its loader has run out.
     "labels/tiny",
     "labels/empty",
@@ -55,6 +56,24 @@ WRONG = {
     ),
     "pairs/other-size": (
         "ValueError: batch_size of fit must be the same in all processes. Got 33 and, in process 1, 34 instead.",
+        False,
+    ),
+    "pairs/other-every": (
+        "ValueError: checkpoint_every of fit must be the same in all processes. Got 3 and, in process 1, 4 instead.",
+        False,
+    ),
+    "pairs/other-calibrate": (
+        "ValueError: calibrate of fit must be the same in all processes. Got True and, in process 1, False instead.",
+        False,
+    ),
+    "pairs/other-model": (
+        "ValueError: encoder.1.hidden.0.weight of the model of fit must be the same in all processes. Got 'learned "
+        "torch.float64 (8, 6)' and, in process 1, 'learned torch.float64 (9, 6)' instead.",
+        False,
+    ),
+    "learned/other-loss": (
+        "ValueError: more of the loss of fit must be the same in all processes. Got None and, in process 1, 'fixed "
+        "torch.float32 (2,)' instead.",
         False,
     ),
     "labels-own/encoder": (
@@ -132,6 +151,13 @@ def test_all_processes_say_the_same_of_what_is_wrong(case: str, folder: Path) ->
         assert said == text.format(rows=rows, less=rows - 1)
     if alone:
         assert (folder / f"{name}-1-0.txt").read_text("utf-8") == text
+
+
+@pytest.mark.parametrize("rank", [0, 1])
+def test_what_cannot_be_sent_is_no_lost_process(rank: int, folder: Path) -> None:
+    said = (folder / f"unsent-{rank}.txt").read_text("utf-8")
+    assert "scalar type" in said
+    assert "no answer" not in said
 
 
 @pytest.mark.skipif(not Path("/proc/self/task").is_dir(), reason="the system does not list threads")

@@ -21,7 +21,7 @@ from askew.training.batches import Batches, LoaderBatches, batches
 from askew.training.history import History
 from askew.training.run import Objective, Run, Settings
 from askew.training.surroundings import best_device, interruption, tensorboard_writer
-from askew.training.team import Team
+from askew.training.team import Team, tensors_of
 
 __all__ = ["fit"]
 
@@ -171,9 +171,11 @@ def fit(
         validation=watched.fingerprint() if isinstance(watched, Batches) else str(watched is not None),
     )
     # Of seeds, that of the first process gives the order of the data; others give a process numbers of its own.
-    team.check_same({name: value for name, value in asdict(settings).items() if name != "seed"})
-    path = None if checkpoint is None else Path(checkpoint)
+    alike = {name: value for name, value in asdict(settings).items() if name != "seed"}
     every = checks.check_size(checkpoint_every, "checkpoint_every of fit")
+    alike |= {"checkpoint_every": every, "calibrate": bool(calibrate)}
+    team.check_same(alike | tensors_of(model, "model") | tensors_of(loss, "loss"))
+    path = None if checkpoint is None else Path(checkpoint)
     begun = path is not None and path.exists()
     readable = "The file must be where all of them can read it."
     team.check_same({"checkpoint": "a file" if begun else None if path is None else "no file yet"}, readable)

@@ -14,7 +14,7 @@ from askew.losses import LabelLoss, Loss, PairLoss, TripletLoss
 from askew.losses.base import AnchorwiseLoss
 from askew.training.messages import add_over_processes, answered, gathered, let_group_end, message_device, summed
 
-__all__ = ["Batch", "Team"]
+__all__ = ["Batch", "Team", "tensors_of"]
 
 Batch = tuple[Tensor, ...]
 # Stands for a number that is not known, in a message of numbers.
@@ -104,16 +104,17 @@ class Team:
         with answered():
             distributed.all_gather_object(found, dict(settings))
         data = [name for name in ("data", "validation") if name in settings]
-        for name in [*data, *settings]:  # of other data other settings may follow
-            first = found[0][name]
+        names = dict.fromkeys(name for one in found for name in one)  # some may have what others have not
+        for name in [*data, *names]:  # of other data other settings may follow
+            first = found[0].get(name)
             for rank, other in enumerate(found):
-                if other[name] == first:
+                if other.get(name) == first:
                     continue
                 what, must = f"{name} of fit", "the same in all processes"
                 if name in data:  # only recognised by what stands here
                     mend = "Give each the whole arrays, of which it takes its rows, or a loader of its own."
                     raise ValueError(checks.problem(what, must, f"other data in process {rank}", mend))
-                got = f"{first!r} and, in process {rank}, {other[name]!r}"
+                got = f"{first!r} and, in process {rank}, {other.get(name)!r}"
                 raise ValueError(checks.problem(what, must, got, mend))
 
     @torch.no_grad()
@@ -123,8 +124,11 @@ class Team:
             return
         for module in modules:
             for tensor in [*module.parameters(), *module.buffers()]:
+                # As plain bytes: backends do not send all kinds of numbers, nor look at how they lie in memory.
+                box = tensor.detach().contiguous().reshape(-1).view(torch.uint8)
                 with answered():
-                    distributed.broadcast(tensor.detach(), 0)
+                    distributed.broadcast(box, 0)
+                tensor.copy_(box.view(tensor.dtype).view(tensor.shape))
 
     def wait(self) -> None:
         """Go on when all are here, as after a file was written."""
@@ -241,6 +245,17 @@ class Team:
             # It was computed by all alike: their gradients differ by rounding, and the mean is one of them.
             for gradient in of_loss:
                 gradient /= self.size
+
+
+def tensors_of(module: object, name: str) -> dict[str, str]:
+    """Return what processes must have alike of a module to train it together, by names for errors."""
+    if not isinstance(module, nn.Module):
+        return {}
+    found = {}
+    for key, tensor in [*module.named_parameters(), *module.named_buffers()]:
+        kind = "learned" if tensor.requires_grad else "fixed"
+        found[f"{key} of the {name}"] = f"{kind} {tensor.dtype} {tuple(tensor.shape)}"
+    return found
 
 
 def _is_divided(loss: object) -> TypeGuard[AnchorwiseLoss]:
