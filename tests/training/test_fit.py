@@ -16,7 +16,7 @@ import numpy as np
 import pytest
 import torch
 from torch import Tensor, nn
-from torch.utils.data import DataLoader, TensorDataset
+from torch.utils.data import BatchSampler, DataLoader, DistributedSampler, TensorDataset
 
 import askew
 from askew import storage
@@ -440,6 +440,32 @@ def test_stream_is_taken_up_at_the_end_of_an_epoch(tmp_path: Path) -> None:
     fit(model(), loader, interrupting(3), steps=9, seed=0, checkpoint=file, calibrate=False)
     history = fit(again, loader, interrupting(-1), steps=9, seed=0, checkpoint=file, calibrate=False)
     assert history["step"] == [3, 6, 9]
+    assert same(weights(whole), weights(again))
+
+
+@pytest.mark.parametrize("of_batches", [False, True])
+def test_samplers_of_several_processes_are_told_the_epoch(of_batches: bool, tmp_path: Path) -> None:
+    """Otherwise each epoch has the same order, and one that is taken up has that of the first."""
+    data = TensorDataset(*pairs(100))
+
+    class Noting(DistributedSampler[tuple[Tensor, ...]]):
+        def __iter__(self):  # type: ignore[no-untyped-def]
+            orders.append(list(super().__iter__()))
+            return iter(orders[-1])
+
+    def loader() -> DataLoader[tuple[Tensor, ...]]:
+        sampler = Noting(data, num_replicas=2, rank=0)
+        if of_batches:
+            return DataLoader(data, batch_sampler=BatchSampler(sampler, 10, drop_last=False))
+        return DataLoader(data, batch_size=10, sampler=sampler)
+
+    file, orders = tmp_path / "run.safetensors", list[list[int]]()
+    whole, again = model(), model(1)
+    fit(whole, loader(), interrupting(-1), epochs=3, seed=0)
+    assert orders[0] != orders[1] != orders[2] != orders[0]
+    fit(model(), loader(), interrupting(8), epochs=3, seed=0, checkpoint=file)
+    fit(again, loader(), interrupting(-1), epochs=3, seed=0, checkpoint=file)
+    assert orders[3:] == [*orders[:2], *orders[1:3]]
     assert same(weights(whole), weights(again))
 
 

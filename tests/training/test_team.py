@@ -83,7 +83,8 @@ WRONG = {
         False,
     ),
 }
-CASES = (*ALIKE, *WRONG, "pairs/resumed")
+# The last one is stopped, and then taken up.
+CASES = (*ALIKE, *WRONG, "pairs/resumed", "labels/shuffled", "labels/shuffled-resumed", "labels/shuffled-resumed")
 pytestmark = pytest.mark.skipif(not torch.distributed.is_gloo_available(), reason="torch was built without gloo")
 
 
@@ -107,7 +108,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     start(together, 2)
     start(alone, 1)
     resumed = tmp_path_factory.mktemp("resumed")
-    (resumed / "checkpoint").write_bytes((together / "checkpoint").read_bytes())
+    (resumed / "pairs-resumed.checkpoint").write_bytes((together / "pairs-resumed.checkpoint").read_bytes())
     commands = [sys.executable, str(SCRIPT), str(resumed), "0", "1", "pairs/resumed"]
     subprocess.run(commands, check=True, capture_output=True, timeout=300)
     for path in [*alone.glob("*.npz"), *alone.glob("*.txt")]:
@@ -139,6 +140,12 @@ def test_one_process_takes_up_what_two_began(folder: Path) -> None:
     """The checkpoint is written once, and knows nothing of the number of processes."""
     assert_same(folder / "resumed.npz", folder / "pairs-resumed-1-0.npz")
     assert not (folder / "pairs-resumed-2-0.npz").exists()
+
+
+@pytest.mark.parametrize("rank", [0, 1])
+def test_each_process_takes_up_its_own_order(rank: int, folder: Path) -> None:
+    """That of its loader, and its own random numbers, here those of a dropout."""
+    assert_same(folder / f"labels-shuffled-resumed-2-{rank}.npz", folder / f"labels-shuffled-2-{rank}.npz")
 
 
 @pytest.mark.parametrize("case", WRONG)

@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 import torch
 from torch import Tensor, distributed, nn
+from torch.utils.data import DataLoader, TensorDataset
 
 import askew
 from askew import losses
@@ -21,7 +22,7 @@ from askew.training.messages import answered
 
 STOP_AFTER = 3
 # Ways to train whose data comes from loaders, each process having its own.
-LOADERS = ("loader", "empty", "uneven", "stream", "column", "short", "validated")
+LOADERS = ("loader", "empty", "uneven", "stream", "column", "short", "validated", "shuffled", "shuffled-resumed")
 
 
 class StoppedError(Exception):
@@ -90,13 +91,23 @@ class Stream:
         return iter(self.batches)
 
 
+def shuffled(data: tuple[Tensor, ...], rank: int, size: int) -> DataLoader[tuple[Tensor, ...]]:
+    """Return a loader of a process that has rows and an order of its own."""
+    (own,) = shares(data, "loader", rank, size)
+    return DataLoader(TensorDataset(*own), 8, shuffle=True, generator=torch.Generator().manual_seed(100 + rank))
+
+
 def descent(parameters: Sequence[nn.Parameter]) -> torch.optim.Optimizer:
     return torch.optim.SGD(parameters, lr=0.01)
 
 
+def adam(parameters: Sequence[nn.Parameter]) -> torch.optim.Optimizer:
+    return torch.optim.Adam(parameters, lr=0.01)
+
+
 def stopping(parameters: Sequence[nn.Parameter]) -> torch.optim.Optimizer:
     """Return Adam that ends the process in the step after the checkpoint, where several train together."""
-    optimizer = torch.optim.Adam(parameters, lr=0.01)
+    optimizer = adam(parameters)
     taken = 0
 
     def count(*_: Any) -> None:
@@ -164,6 +175,9 @@ def train(folder: Path, rank: int, size: int, case: str) -> None:
     if how in LOADERS:
         data = shares(given, how, rank, size)
         data = Stream(data) if how == "stream" else data
+    if how.startswith("shuffled"):
+        encoded.encoder.append(nn.Dropout(0.5))
+        data = shuffled(given, rank, size)
     if how == "other-data":
         data = tuple(part[: 67 - rank] for part in given)
     validation: object = None
@@ -183,14 +197,14 @@ def train(folder: Path, rank: int, size: int, case: str) -> None:
             epochs=2,
             steps=None if how in ("uneven", "other-data") else 6,
             batch_size=1 if how == "tiny" else 33 + rank if how == "other-size" else 33,
-            optimizer=stopping if how == "resumed" else descent,
-            checkpoint=folder / "checkpoint" if how == "resumed" else None,
+            optimizer=stopping if "resumed" in how else adam if how == "shuffled" else descent,
+            checkpoint=folder / f"{name}.checkpoint" if "resumed" in how else None,
             checkpoint_every=STOP_AFTER + (rank if how == "other-every" else 0),
             clip=5.0,
             warmup=0.0,
             calibrate=how not in LOADERS and not (how == "other-calibrate" and rank == 1),
             validation=validation,
-            seed=3,
+            seed=3 + (rank if how.startswith("shuffled") else 0),
             device="cpu",
         )
     except StoppedError:

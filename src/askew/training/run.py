@@ -373,6 +373,8 @@ class Run:
         What is there stays if the weights are none to go on from.
         """
         self._check_weights()
+        own = {"epoch_random": self.epoch_random, "random": random_state(self.device, self.generator)}
+        _, *others = self.team.of_all(own)
         if not self.team.leads:
             self.team.wait()
             return
@@ -385,8 +387,8 @@ class Run:
             "loss": self.loss.state_dict() if isinstance(self.loss, nn.Module) else {},
             "optimizer": self.optimizer.state_dict(),
             "best": self.best,
-            "epoch_random": self.epoch_random,
-            "random": random_state(self.device, self.generator),
+            **own,
+            "others": others,
         }
         tensors, rest = storage.flatten(tree)
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -426,7 +428,10 @@ class Run:
         self.counters = Counters(**tree["counters"])
         self.best = tree["best"]
         self.good = _copy(self.model)
-        self.epoch_random, self.resumed = tree["epoch_random"], tree["random"]
+        states = [tree, *tree["others"]]
+        # Each has its own; by another number of processes than the one that wrote it, that of the first is used.
+        own = states[self.team.rank if len(states) == self.team.size else 0]
+        self.epoch_random, self.resumed = own["epoch_random"], own["random"]
 
 
 @contextlib.contextmanager

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
-from typing import Any, TypeGuard
+from typing import Any, TypeGuard, TypeVar
 
 import torch
 from torch import Tensor, distributed, nn
@@ -17,6 +17,7 @@ from askew.training.messages import add_over_processes, answered, gathered, let_
 __all__ = ["Batch", "Team", "tensors_of"]
 
 Batch = tuple[Tensor, ...]
+Own = TypeVar("Own")
 # Stands for a number that is not known, in a message of numbers.
 UNKNOWN = 1 << 62
 
@@ -76,6 +77,15 @@ class Team:
             distributed.broadcast(box, 0)
         return box.item()
 
+    def of_all(self, own: Own) -> list[Own]:
+        """Return what each process has, in their order."""
+        if self.size == 1:
+            return [own]
+        found = [own] * self.size
+        with answered():
+            distributed.all_gather_object(found, own)
+        return found
+
     def any(self, flag: bool) -> bool:
         """Whether it is so in any process."""
         return bool(self._largest(int(flag)))
@@ -98,11 +108,7 @@ class Team:
 
         They would come apart later, and wait for each other.
         """
-        if self.size == 1:
-            return
-        found: list[dict[str, object]] = [{}] * self.size
-        with answered():
-            distributed.all_gather_object(found, dict(settings))
+        found = self.of_all(dict(settings))
         data = [name for name in ("data", "validation") if name in settings]
         names = dict.fromkeys(name for one in found for name in one)  # some may have what others have not
         for name in [*data, *names]:  # of other data other settings may follow
