@@ -23,6 +23,7 @@ import numpy as np
 import torch
 from faults.scenes import CommandError, command, look, make, train
 from torch import distributed
+from torch.utils.data import DataLoader, TensorDataset
 
 import askew
 from askew.data import download, images
@@ -395,16 +396,20 @@ def fetch(server: str, folder: str, sha256: str) -> str:
 # ---------------------------------------------------------------------- several processes that train together
 
 
-def train_together(file: str, size: int, victim: int = -1, stop: int = 0, patience: int = 60) -> list[Any]:
+def train_together(
+    file: str, size: int, victim: int = -1, stop: int = 0, patience: int = 60, loaders: bool = False
+) -> list[Any]:
     """Train in so many processes with one checkpoint, whose messages may take some seconds.
 
-    One of them, the victim, sends itself a signal in its eighth step. Returns the exit code of each process, what it
+    With loaders, each has rows of its own, in an order of its own. One of them, the victim, sends itself a signal in
+    its eighth step. Returns the exit code of each process, what it
     has learned or said, and the seconds from the signal on until the others have ended.
     """
     folder = Path(tempfile.mkdtemp())
     children = []
     for rank in range(size):
-        one = functools.partial(_train_as, folder, rank, size, file, stop if rank == victim else 0, patience)
+        fatal = stop if rank == victim else 0
+        one = functools.partial(_train_as, folder, rank, size, file, fatal, patience, loaders)
         children.append(forked(one))
     codes = [0 if rank == victim else ended(child) for rank, child in enumerate(children)]
     begun = folder / "signal"
@@ -418,13 +423,17 @@ def train_together(file: str, size: int, victim: int = -1, stop: int = 0, patien
     return [codes, said, seconds]
 
 
-def _train_as(folder: Path, rank: int, size: int, file: str, stop: int, patience: int) -> None:
+def _train_as(folder: Path, rank: int, size: int, file: str, stop: int, patience: int, loaders: bool) -> None:
     """Be one of the processes."""
     random = np.random.default_rng(0)
     points, labels = random.normal(size=(60, 4)), random.integers(3, size=60)
     torch.manual_seed(0)
     torch.set_default_dtype(torch.float64)
     model = askew.Embedded(torch.nn.Linear(4, 3), askew.NeuralBregman(3, widths=(8,)))
+    data: object = (points, labels)
+    if loaders:
+        own = TensorDataset(*(torch.from_numpy(part[rank::size]) for part in (points, labels)))
+        data = DataLoader(own, batch_size=7, shuffle=True, generator=torch.Generator().manual_seed(rank))
     calls = 0
 
     def count(*_: object) -> None:
@@ -442,7 +451,7 @@ def _train_as(folder: Path, rank: int, size: int, file: str, stop: int, patience
         model.encoder.register_forward_hook(count)
         askew.fit(
             model,
-            (points, labels),
+            data,
             askew.losses.AllTriplets(1.0),
             steps=12,
             batch_size=20,

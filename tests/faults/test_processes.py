@@ -32,6 +32,19 @@ def undisturbed(nursery: Nursery, tmp_path_factory: pytest.TempPathFactory) -> l
     return weights
 
 
+def test_lost_process_with_loaders(nursery: Nursery, tmp_path: Path) -> None:
+    """Each process has its own, and the same number of them goes on in the order of each."""
+    file = tmp_path / "state"
+    ((_, (undisturbed, _), _),) = nursery.child(("train_together", tmp_path / "whole", 2, -1, 0, 60, True))
+    ((codes, _, _),) = nursery.child(("train_together", file, 2, 1, signal.SIGKILL, 60, True))
+    assert codes == [0, -signal.SIGKILL]
+    assert step_of(file) == 6
+    ((codes, said, _),) = nursery.child(("train_together", file, 2, -1, 0, 60, True))
+    assert codes == [0, 0]
+    for weights in said:
+        np.testing.assert_allclose(weights, undisturbed, rtol=1e-8, atol=1e-10)
+
+
 @pytest.mark.parametrize(("victim", "fatal"), [(0, "SIGKILL"), (1, "SIGKILL"), (1, "SIGSTOP")])
 def test_lost_process(victim: int, fatal: str, nursery: Nursery, tmp_path: Path, undisturbed: list[float]) -> None:
     """Killed, or stopped so that the other waits for it in vain; the first one is that which writes the checkpoint."""

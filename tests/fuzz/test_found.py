@@ -299,8 +299,20 @@ def resume(path: Path) -> askew.training.History:
     return askew.fit(model, (x, y, (x - y).square().sum(-1)), loss, steps=4, batch_size=4, seed=0, checkpoint=path)
 
 
+def change(path: Path, forgery: Any) -> None:
+    tensors, description = storage.load_tensors(path, "checkpoint")
+    tree = storage.unflatten(tensors, description["tree"])
+    forgery(tree)
+    tensors, rest = storage.flatten(tree)
+    storage.save_tensors(path, tensors, {"kind": "checkpoint", "tree": rest})
+
+
+def spoiled(tree: Any) -> dict[str, torch.Tensor]:
+    return {name: torch.full_like(tensor, torch.inf) for name, tensor in tree["model"].items()}
+
+
 @pytest.mark.parametrize(
-    ("change", "words"),
+    ("forgery", "words"),
     [
         (lambda tree: tree.pop("counters"), "parts of it are missing"),
         (lambda tree: tree["counters"].pop("step"), "other names"),
@@ -309,22 +321,31 @@ def resume(path: Path) -> askew.training.History:
         (lambda tree: tree["counters"].update(rows=[1]), "its rows are none"),
         (lambda tree: tree.update(best={}), "best weights are of another model"),
         (lambda tree: tree["random"].pop("cpu"), "no state of a generator"),
+        (lambda tree: tree.update(others=3), "its others are none"),
+        (lambda tree: tree.update(others=[torch.zeros(3)]), "no state of a generator"),
+        (lambda tree: tree.update(others=[{"random": tree["random"], "epoch_random": {}}]), "no state of a generator"),
         (lambda tree: tree["optimizer"].pop("state"), "of the same model and optimiser"),
         (lambda tree: tree["optimizer"]["state"][0].update(exp_avg=torch.zeros(9)), "exp_avg has another shape"),
         (lambda tree: tree["optimizer"]["param_groups"][0].update(betas="x"), "its betas is of another kind"),
         (lambda tree: tree["model"].clear(), "of the same model and optimiser"),
+        (lambda tree: tree["model"].update(spoiled(tree)), "one with finite weights. Got NaN or infinite ones"),
+        (lambda tree: tree.update(best=spoiled(tree)), "one with finite weights. Got NaN or infinite ones"),
     ],
 )
-def test_forged_checkpoints_are_refused(tmp_path: Path, change: Any, words: str) -> None:
+def test_forged_checkpoints_are_refused(tmp_path: Path, forgery: Any, words: str) -> None:
     path = tmp_path / "run.safetensors"
     resume(path)
-    tensors, description = storage.load_tensors(path, "checkpoint")
-    tree = storage.unflatten(tensors, description["tree"])
-    change(tree)
-    tensors, rest = storage.flatten(tree)
-    storage.save_tensors(path, tensors, {"kind": "checkpoint", "tree": rest})
+    change(path, forgery)
     with pytest.raises(ValueError, match=words):
         resume(path)
+
+
+def test_checkpoint_of_an_older_askew(tmp_path: Path) -> None:
+    """It has the random state of the first process only."""
+    path = tmp_path / "run.safetensors"
+    whole = resume(path)
+    change(path, lambda tree: tree.pop("others"))
+    assert resume(path) == whole
 
 
 # ---------------------------------------------------------------------- pages

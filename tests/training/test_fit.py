@@ -16,9 +16,10 @@ import numpy as np
 import pytest
 import torch
 from torch import Tensor, nn
-from torch.utils.data import DataLoader, TensorDataset
+from torch.utils.data import BatchSampler, DataLoader, DistributedSampler, TensorDataset
 
 import askew
+from askew import storage
 from askew.divergences import Embedded, Mahalanobis, NeuralBregman, make
 from askew.losses import AllTriplets, Regression, TripletMargin
 from askew.training import History, TrainingDivergedError, fit
@@ -354,6 +355,7 @@ import os, signal, sys, torch
 from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
 import askew
+from askew import storage
 from askew.divergences import Embedded, NeuralBregman
 from askew.losses import AllTriplets
 
@@ -441,6 +443,32 @@ def test_stream_is_taken_up_at_the_end_of_an_epoch(tmp_path: Path) -> None:
     assert same(weights(whole), weights(again))
 
 
+@pytest.mark.parametrize("of_batches", [False, True])
+def test_samplers_of_several_processes_are_told_the_epoch(of_batches: bool, tmp_path: Path) -> None:
+    """Otherwise each epoch has the same order, and one that is taken up has that of the first."""
+    data = TensorDataset(*pairs(100))
+
+    class Noting(DistributedSampler[tuple[Tensor, ...]]):
+        def __iter__(self):  # type: ignore[no-untyped-def]
+            orders.append(list(super().__iter__()))
+            return iter(orders[-1])
+
+    def loader() -> DataLoader[tuple[Tensor, ...]]:
+        sampler = Noting(data, num_replicas=2, rank=0)
+        if of_batches:
+            return DataLoader(data, batch_sampler=BatchSampler(sampler, 10, drop_last=False))
+        return DataLoader(data, batch_size=10, sampler=sampler)
+
+    file, orders = tmp_path / "run.safetensors", list[list[int]]()
+    whole, again = model(), model(1)
+    fit(whole, loader(), interrupting(-1), epochs=3, seed=0)
+    assert orders[0] != orders[1] != orders[2] != orders[0]
+    fit(model(), loader(), interrupting(8), epochs=3, seed=0, checkpoint=file)
+    fit(again, loader(), interrupting(-1), epochs=3, seed=0, checkpoint=file)
+    assert orders[3:] == [*orders[:2], *orders[1:3]]
+    assert same(weights(whole), weights(again))
+
+
 def test_error_of_a_worker_process_can_be_handed_on() -> None:
     error = copy.copy(TrainingDivergedError("loss", History([{"step": 1}])))
     assert str(error) == "loss"
@@ -456,6 +484,46 @@ def test_nan_of_the_last_step_is_noticed() -> None:
     D = model()
     with pytest.raises(TrainingDivergedError, match="NaN or infinite weights"):
         fit(D, pairs(), loss, steps=1, seed=0)
+    assert all(torch.isfinite(tensor).all() for tensor in D.state_dict().values())
+
+
+def breaking(at: int) -> Callable[..., Tensor]:
+    """Return a loss that is finite, and whose gradient is NaN in one step."""
+    calls = 0
+
+    def loss(D: NeuralBregman, x: Tensor, y: Tensor, targets: Tensor) -> Tensor:
+        nonlocal calls
+        calls += 1
+        value = (D(x, y) - targets).square().mean()
+        if calls == at:
+            value.register_hook(lambda gradient: gradient * torch.nan)
+        return value
+
+    return loss
+
+
+@pytest.mark.parametrize("at", [6, 8])
+def test_weights_that_are_not_finite_are_never_written(at: int, tmp_path: Path) -> None:
+    """Neither in the middle of a run nor at its end; the file is that of good weights, from which it can go on."""
+    file = tmp_path / "run.safetensors"
+    whole, D, again = model(), model(), model(1)
+    fit(whole, pairs(), breaking(-1), steps=8, batch_size=50, seed=0)
+    with pytest.raises(TrainingDivergedError, match="NaN or infinite weights"):
+        fit(D, pairs(), breaking(at), steps=8, batch_size=50, seed=0, checkpoint=file, checkpoint_every=2)
+    assert all(torch.isfinite(tensor).all() for tensor in D.state_dict().values())
+    tensors, description = storage.load_tensors(file, "checkpoint")
+    assert storage.unflatten(tensors, description["tree"])["counters"]["step"] == at - 2
+    history = fit(again, pairs(), breaking(-1), steps=8, batch_size=50, seed=0, checkpoint=file, checkpoint_every=2)
+    assert history.stopped == "finished"
+    assert same(weights(whole), weights(again))
+
+
+@pytest.mark.parametrize("at", [4, 5, 8])
+def test_weights_that_are_not_finite_are_never_the_best(at: int) -> None:
+    """A score may be a number without looking at them, as that of a ranking is."""
+    D = model()
+    with pytest.raises(TrainingDivergedError):
+        fit(D, pairs(), breaking(at), steps=8, batch_size=50, seed=0, validation=lambda D: float(D.training))
     assert all(torch.isfinite(tensor).all() for tensor in D.state_dict().values())
 
 

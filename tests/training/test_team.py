@@ -25,6 +25,7 @@ ALIKE = (
     "triplets/encoder",
     "function/encoder",
     "learned/encoder",
+    "labels/odd-kinds",
     # A process without rows, from the beginning or after its loader has run out.
     "labels/tiny",
     "labels/empty",
@@ -57,6 +58,24 @@ WRONG = {
         "ValueError: batch_size of fit must be the same in all processes. Got 33 and, in process 1, 34 instead.",
         False,
     ),
+    "pairs/other-every": (
+        "ValueError: checkpoint_every of fit must be the same in all processes. Got 3 and, in process 1, 4 instead.",
+        False,
+    ),
+    "pairs/other-calibrate": (
+        "ValueError: calibrate of fit must be the same in all processes. Got True and, in process 1, False instead.",
+        False,
+    ),
+    "pairs/other-model": (
+        "ValueError: encoder.1.hidden.0.weight of the model of fit must be the same in all processes. Got 'learned "
+        "torch.float64 (8, 6)' and, in process 1, 'learned torch.float64 (9, 6)' instead.",
+        False,
+    ),
+    "learned/other-loss": (
+        "ValueError: more of the loss of fit must be the same in all processes. Got None and, in process 1, 'fixed "
+        "torch.float32 (2,)' instead.",
+        False,
+    ),
     "labels-own/encoder": (
         "TypeError: the method of() of OwnWay must be that of LabelLoss, PairLoss or TripletLoss where several "
         "processes train together. Got another one instead. Override forward, which gets the values of all, or give "
@@ -64,7 +83,8 @@ WRONG = {
         False,
     ),
 }
-CASES = (*ALIKE, *WRONG, "pairs/resumed")
+# The last one is stopped, and then taken up.
+CASES = (*ALIKE, *WRONG, "pairs/resumed", "labels/shuffled", "labels/shuffled-resumed", "labels/shuffled-resumed")
 pytestmark = pytest.mark.skipif(not torch.distributed.is_gloo_available(), reason="torch was built without gloo")
 
 
@@ -88,7 +108,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     start(together, 2)
     start(alone, 1)
     resumed = tmp_path_factory.mktemp("resumed")
-    (resumed / "checkpoint").write_bytes((together / "checkpoint").read_bytes())
+    (resumed / "pairs-resumed.checkpoint").write_bytes((together / "pairs-resumed.checkpoint").read_bytes())
     commands = [sys.executable, str(SCRIPT), str(resumed), "0", "1", "pairs/resumed"]
     subprocess.run(commands, check=True, capture_output=True, timeout=300)
     for path in [*alone.glob("*.npz"), *alone.glob("*.txt")]:
@@ -122,6 +142,12 @@ def test_one_process_takes_up_what_two_began(folder: Path) -> None:
     assert not (folder / "pairs-resumed-2-0.npz").exists()
 
 
+@pytest.mark.parametrize("rank", [0, 1])
+def test_each_process_takes_up_its_own_order(rank: int, folder: Path) -> None:
+    """That of its loader, and its own random numbers, here those of a dropout."""
+    assert_same(folder / f"labels-shuffled-resumed-2-{rank}.npz", folder / f"labels-shuffled-2-{rank}.npz")
+
+
 @pytest.mark.parametrize("case", WRONG)
 def test_all_processes_say_the_same_of_what_is_wrong(case: str, folder: Path) -> None:
     """Otherwise one would wait for the others, or die of their death."""
@@ -132,6 +158,13 @@ def test_all_processes_say_the_same_of_what_is_wrong(case: str, folder: Path) ->
         assert said == text.format(rows=rows, less=rows - 1)
     if alone:
         assert (folder / f"{name}-1-0.txt").read_text("utf-8") == text
+
+
+@pytest.mark.parametrize("rank", [0, 1])
+def test_what_cannot_be_sent_is_no_lost_process(rank: int, folder: Path) -> None:
+    said = (folder / f"unsent-{rank}.txt").read_text("utf-8")
+    assert "scalar type" in said
+    assert "no answer" not in said
 
 
 @pytest.mark.skipif(not Path("/proc/self/task").is_dir(), reason="the system does not list threads")

@@ -13,14 +13,16 @@ from typing import Any
 import numpy as np
 import torch
 from torch import Tensor, distributed, nn
+from torch.utils.data import DataLoader, TensorDataset
 
 import askew
 from askew import losses
 from askew.encoders import MLP
+from askew.training.messages import answered
 
 STOP_AFTER = 3
 # Ways to train whose data comes from loaders, each process having its own.
-LOADERS = ("loader", "empty", "uneven", "stream", "column", "short", "validated")
+LOADERS = ("loader", "empty", "uneven", "stream", "column", "short", "validated", "shuffled", "shuffled-resumed")
 
 
 class StoppedError(Exception):
@@ -32,10 +34,11 @@ def plain_mean(model: nn.Module, x: Tensor, y: Tensor, targets: Tensor) -> Tenso
 
 
 class LearnedMean(nn.Module):
-    """The same with a factor that is learned."""
+    """The same with a factor that is learned, and perhaps with a tensor more."""
 
     def __init__(self) -> None:
         super().__init__()
+        self.register_buffer("more", None)
         self.factor = nn.Parameter(torch.ones((), dtype=torch.float64))
 
     def forward(self, model: nn.Module, x: Tensor, y: Tensor, targets: Tensor) -> Tensor:
@@ -66,6 +69,18 @@ class Some(nn.Module):
         return x
 
 
+class Odd(nn.Module):
+    """An encoder with numbers of kinds that backends do not send."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.register_buffer("short", torch.randint(100, (3,), dtype=torch.int16))
+        self.register_buffer("complex", torch.randn((), dtype=torch.complex128))
+
+    def forward(self, x: Tensor) -> Tensor:
+        return x
+
+
 class Stream:
     """Batches that nobody has counted."""
 
@@ -76,13 +91,23 @@ class Stream:
         return iter(self.batches)
 
 
+def shuffled(data: tuple[Tensor, ...], rank: int, size: int) -> DataLoader[tuple[Tensor, ...]]:
+    """Return a loader of a process that has rows and an order of its own."""
+    (own,) = shares(data, "loader", rank, size)
+    return DataLoader(TensorDataset(*own), 8, shuffle=True, generator=torch.Generator().manual_seed(100 + rank))
+
+
 def descent(parameters: Sequence[nn.Parameter]) -> torch.optim.Optimizer:
     return torch.optim.SGD(parameters, lr=0.01)
 
 
+def adam(parameters: Sequence[nn.Parameter]) -> torch.optim.Optimizer:
+    return torch.optim.Adam(parameters, lr=0.01)
+
+
 def stopping(parameters: Sequence[nn.Parameter]) -> torch.optim.Optimizer:
     """Return Adam that ends the process in the step after the checkpoint, where several train together."""
-    optimizer = torch.optim.Adam(parameters, lr=0.01)
+    optimizer = adam(parameters)
     taken = 0
 
     def count(*_: Any) -> None:
@@ -141,10 +166,18 @@ def train(folder: Path, rank: int, size: int, case: str) -> None:
     encoded = wrapper(nn.Sequential(Some(), MLP(6, 4, (8,))), askew.NeuralBregman(4, widths=(8, 8)))
     model = (askew.NeuralBregman(6, widths=(8, 8)) if how == "no-encoder" else encoded).double()
     given = data_of(kind)
+    if how == "odd-kinds":
+        encoded.encoder.append(Odd())
+        given = (given[0], given[1].short())
+    if how == "other-model" and rank == 1:
+        encoded.encoder[1] = MLP(6, 4, (9,)).double()
     data: object = given
     if how in LOADERS:
         data = shares(given, how, rank, size)
         data = Stream(data) if how == "stream" else data
+    if how.startswith("shuffled"):
+        encoded.encoder.append(nn.Dropout(0.5))
+        data = shuffled(given, rank, size)
     if how == "other-data":
         data = tuple(part[: 67 - rank] for part in given)
     validation: object = None
@@ -153,6 +186,8 @@ def train(folder: Path, rank: int, size: int, case: str) -> None:
     if how == "validated-by-loader":
         validation = shares(given, "uneven", rank, size)
     loss = LOSSES[kind]()
+    if how == "other-loss" and rank == 1:
+        loss.more = torch.zeros(2)
     name = case.replace("/", "-")
     try:
         history = askew.fit(
@@ -162,14 +197,14 @@ def train(folder: Path, rank: int, size: int, case: str) -> None:
             epochs=2,
             steps=None if how in ("uneven", "other-data") else 6,
             batch_size=1 if how == "tiny" else 33 + rank if how == "other-size" else 33,
-            optimizer=stopping if how == "resumed" else descent,
-            checkpoint=folder / "checkpoint" if how == "resumed" else None,
-            checkpoint_every=STOP_AFTER,
+            optimizer=stopping if "resumed" in how else adam if how == "shuffled" else descent,
+            checkpoint=folder / f"{name}.checkpoint" if "resumed" in how else None,
+            checkpoint_every=STOP_AFTER + (rank if how == "other-every" else 0),
             clip=5.0,
             warmup=0.0,
-            calibrate=how not in LOADERS,
+            calibrate=how not in LOADERS and not (how == "other-calibrate" and rank == 1),
             validation=validation,
-            seed=3,
+            seed=3 + (rank if how.startswith("shuffled") else 0),
             device="cpu",
         )
     except StoppedError:
@@ -185,6 +220,14 @@ def train(folder: Path, rank: int, size: int, case: str) -> None:
     np.savez(folder / f"{name}-{size}-{rank}.npz", loss=history["loss"], **weights)
 
 
+def send_what_cannot_be_sent(folder: Path, rank: int) -> None:
+    try:
+        with answered():
+            distributed.all_reduce(torch.zeros(1, dtype=torch.int16))
+    except RuntimeError as error:
+        (folder / f"unsent-{rank}.txt").write_text(str(error), "utf-8")
+
+
 def threads() -> list[str]:
     """Return the names of the threads of this process, where the system tells them."""
     return sorted(path.read_text("utf-8").strip() for path in Path("/proc/self/task").glob("*/comm"))
@@ -197,6 +240,7 @@ def main(folder: Path, rank: int, size: int, cases: Sequence[str]) -> None:
     for case in cases:
         train(folder, rank, size, case)
     if size > 1:
+        send_what_cannot_be_sent(folder, rank)
         distributed.destroy_process_group()
         (folder / f"threads-{rank}.txt").write_text("\n".join(threads()), "utf-8")
 

@@ -101,6 +101,11 @@ class LoaderBatches(Batches):
         self.per_epoch = _length(loader)
 
     def epoch(self, seed: int, number: int, skip: int, skipped: Callable[[], None]) -> Iterator[tuple[Tensor, ...]]:
+        for holder in self._holders:
+            # Samplers that shuffle by the number of the epoch, as those of several processes do, want to be told it.
+            set_epoch = getattr(holder, "set_epoch", None)
+            if callable(set_epoch):
+                set_epoch(number)
         iterator = iter(self.loader)
         for _ in range(skip):
             next(iterator, None)
@@ -109,11 +114,15 @@ class LoaderBatches(Batches):
             yield self._moved(batch)
 
     @property
+    def _holders(self) -> list[object]:
+        """The loader and its samplers, where it has some: what may decide on the order."""
+        sampler, of_batches = (getattr(self.loader, name, None) for name in ("sampler", "batch_sampler"))
+        return [self.loader, sampler, of_batches, getattr(of_batches, "sampler", None)]
+
+    @property
     def generator(self) -> torch.Generator | None:
         """The random generator of the loader or its sampler, whose state belongs to that of the run."""
-        holders = [self.loader, *(getattr(self.loader, name, None) for name in ("sampler", "batch_sampler"))]
-        holders.append(getattr(holders[-1], "sampler", None))
-        found = (getattr(holder, "generator", None) for holder in holders)
+        found = (getattr(holder, "generator", None) for holder in self._holders)
         return next((one for one in found if isinstance(one, torch.Generator)), None)
 
     def sample(self, rows: int) -> tuple[Tensor, ...]:

@@ -21,7 +21,7 @@ from askew.training.batches import Batches, LoaderBatches, batches
 from askew.training.history import History
 from askew.training.run import Objective, Run, Settings
 from askew.training.surroundings import best_device, interruption, tensorboard_writer
-from askew.training.team import Team
+from askew.training.team import Team, tensors_of
 
 __all__ = ["fit"]
 
@@ -54,7 +54,8 @@ def fit(
 
     The loop is plain: Adam, a learning rate that rises over the first steps and then falls linearly to 0, one batch at
     a time. The same seed gives the same weights, bit for bit, on the same machine; so does a run that was killed and
-    started again with the same ``checkpoint`` (with a loader, if its order comes from torch's generators).
+    started again with the same ``checkpoint`` (with a loader, if its order comes from torch's generators or the number
+    of the epoch).
 
     Parameters
     ----------
@@ -90,7 +91,8 @@ def fit(
         Stop after so many looks without a better score.
     checkpoint
         A file. The state of the run is written there every ``checkpoint_every`` steps and at the end; if it exists, the
-        run goes on from there. A file of other settings or data is refused.
+        run goes on from there. A file of other settings or data is refused. Weights that are NaN or infinite are not
+        written: the file before them stays.
     checkpoint_every
         Steps between two writings of it.
     seed
@@ -113,7 +115,8 @@ def fit(
     Raises
     ------
     TrainingDivergedError
-        If the loss becomes NaN, infinite or far larger than at the start. The model has the last good weights.
+        If the loss or the weights become NaN or infinite, or the loss far larger than at the start. The model has the
+        last good weights.
     RuntimeError
         If one of several processes that train together does not answer any more.
 
@@ -153,6 +156,7 @@ def fit(
         longest = team.most(part.per_epoch if isinstance(part, Batches) else None)
         if isinstance(part, LoaderBatches):
             part.per_epoch = longest
+    # Of seeds, that of the first process gives the order of the data; others give a process numbers of its own.
     settings = Settings(
         steps=_number_of_steps(source.per_epoch, epochs, steps),
         batch_size=batch_size,
@@ -161,17 +165,17 @@ def fit(
         clip=None if clip is None else checks.check_positive(clip, "clip of fit"),
         validate_every=checks.check_size(validate_every, "validate_every of fit"),
         patience=None if patience is None else checks.check_size(patience, "patience of fit"),
-        seed=seed,
+        seed=team.of_all(seed)[0],
         autocast=autocast,
         data=source.fingerprint(),
         loss=repr(loss) if isinstance(loss, nn.Module) else getattr(loss, "__qualname__", type(loss).__name__),
         optimizer="Adam" if optimizer is None else getattr(optimizer, "__qualname__", type(optimizer).__name__),
         validation=watched.fingerprint() if isinstance(watched, Batches) else str(watched is not None),
     )
-    # Of seeds, that of the first process gives the order of the data; others give a process numbers of its own.
-    team.check_same({name: value for name, value in asdict(settings).items() if name != "seed"})
-    path = None if checkpoint is None else Path(checkpoint)
     every = checks.check_size(checkpoint_every, "checkpoint_every of fit")
+    alike = {**asdict(settings), "checkpoint_every": every, "calibrate": bool(calibrate)}
+    team.check_same(alike | tensors_of(model, "model") | tensors_of(loss, "loss"))
+    path = None if checkpoint is None else Path(checkpoint)
     begun = path is not None and path.exists()
     readable = "The file must be where all of them can read it."
     team.check_same({"checkpoint": "a file" if begun else None if path is None else "no file yet"}, readable)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Mapping
 from typing import Any
 
@@ -58,11 +59,15 @@ def check_parts(tree: Any, weights: Mapping[str, Tensor], shown: str) -> dict[st
     best = tree["best"]
     if best is not None and not (isinstance(best, dict) and _shapes(best) == _shapes(weights)):
         raise ValueError(storage.damaged(shown, "its best weights are of another model"))
-    for name in ("epoch_random", "random"):
+    # The random states of the other processes; files of a single one, or of an older askew, have none.
+    others = tree.setdefault("others", [])
+    if not isinstance(others, list):
+        raise ValueError(storage.damaged(shown, "its others are none"))
+    for state, name in itertools.product([tree, *others], ("epoch_random", "random")):
         try:
-            for kind in {"cpu", *tree[name]} & {"cpu", "loader"}:
-                torch.Generator().set_state(tree[name][kind])
-        except (KeyError, TypeError, RuntimeError):
+            for kind in {"cpu", *state[name]} & {"cpu", "loader"}:
+                torch.Generator().set_state(state[name][kind])
+        except (KeyError, IndexError, TypeError, RuntimeError):
             raise ValueError(storage.damaged(shown, f"its {name} is no state of a generator")) from None
     return tree
 

@@ -42,7 +42,9 @@ Weights = dict[str, Tensor]
 
 
 class TrainingDivergedError(RuntimeError):
-    """The loss became NaN, infinite or a thousand times what it was; the model has the last good weights.
+    """The loss or the weights became NaN or infinite, or the loss a thousand times what it was.
+
+    The model has the last good weights.
 
     Attributes
     ----------
@@ -279,9 +281,21 @@ class Run:
         counters.high_losses = counters.high_losses + 1 if high else 0
         if math.isfinite(value) and counters.high_losses < DIVERGED_STEPS:
             if counters.step % SNAPSHOT_STEPS == 0 and not high:
+                self._check_weights()
                 self.good = _copy(self.model)
             return
         self._give_up(value if not math.isfinite(value) else f"{value:g} after {counters.first_loss:g} at the start")
+
+    def _check_weights(self) -> None:
+        """Raise if weights are NaN or infinite, before they are kept: a finite loss may have a gradient that is not.
+
+        It is too much for each step, which the loss of the next one tells of anyway.
+        """
+        if self.team.any(not self._finite()):
+            self._give_up("NaN or infinite weights")
+
+    def _finite(self) -> bool:
+        return all(bool(torch.isfinite(p).all()) for p in self.parameters)
 
     def _give_up(self, got: object) -> NoReturn:
         """Raise after going back to good weights."""
@@ -311,6 +325,7 @@ class Run:
         if last:
             counters.stopped = "finished"
         if self.validation is not None and (last or counters.epoch % settings.validate_every == 0):
+            self._check_weights()
             row["validation"] = self._score()
             counters.looks_since_best += 1
             if row["validation"] > counters.best_score:
@@ -345,16 +360,21 @@ class Run:
 
     def close(self) -> None:
         """Leave the model with the best weights, ready for use."""
+        self._check_weights()  # the last step had no loss after it
         self.model.eval()
         if self.best is not None:
             self.model.load_state_dict(self.best)
-        elif not all(bool(torch.isfinite(p).all()) for p in self.parameters):  # the last step had no loss after it
-            self._give_up("NaN or infinite weights")
 
     # ------------------------------------------------------------------ on disk
 
     def save(self, path: Path) -> None:
-        """Write the state of the run to a file, in one piece or not at all; of several processes the first does it."""
+        """Write the state of the run to a file, in one piece or not at all; of several processes the first does it.
+
+        What is there stays if the weights are none to go on from.
+        """
+        self._check_weights()
+        own = {"epoch_random": self.epoch_random, "random": random_state(self.device, self.generator)}
+        _, *others = self.team.of_all(own)
         if not self.team.leads:
             self.team.wait()
             return
@@ -367,8 +387,8 @@ class Run:
             "loss": self.loss.state_dict() if isinstance(self.loss, nn.Module) else {},
             "optimizer": self.optimizer.state_dict(),
             "best": self.best,
-            "epoch_random": self.epoch_random,
-            "random": random_state(self.device, self.generator),
+            **own,
+            "others": others,
         }
         tensors, rest = storage.flatten(tree)
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -379,6 +399,7 @@ class Run:
     def load(self, path: Path) -> None:
         """Take up the run that a file holds."""
         tensors, description = storage.load_tensors(path, "checkpoint")
+        what, mend = f"the checkpoint {str(path)!r}", "Delete it to start anew, or give another file."
         mine, before = asdict(self.settings), _copy(self.model)
         tree = check_parts(storage.unflatten(tensors, description.get("tree")), before, repr(str(path)))
         for name, value in mine.items():
@@ -386,23 +407,31 @@ class Run:
             if isinstance(found, (Tensor, np.ndarray)) or found != value:
                 got = "other data" if name == "data" else f"{name}={found!r}"
                 must = "of the same data" if name == "data" else f"of a run with {name}={value!r}"
-                mend = "Delete it to start anew, or give another file."
-                raise ValueError(checks.problem(f"the checkpoint {str(path)!r}", must, got, mend))
+                raise ValueError(checks.problem(what, must, got, mend))
+        finite = True
         try:
             check_optimizer(tree["optimizer"], self.optimizer)
-            self.model.load_state_dict(tree["model"])
             self.optimizer.load_state_dict(tree["optimizer"])
             if isinstance(self.loss, nn.Module):
                 self.loss.load_state_dict(tree["loss"])
+            for weights in (tree["best"], tree["model"]):  # the last ones stay
+                if weights is not None:
+                    self.model.load_state_dict(weights)
+                    finite = finite and self._finite()
         except Exception as error:  # torch raises many kinds for a state that is no such one; all mean the same here
             self.model.load_state_dict(before)
-            mend = f"({error}) Delete it to start anew, or give another file."
-            what = f"the checkpoint {str(path)!r}"
-            raise ValueError(checks.problem(what, "of the same model and optimiser", "another one", mend)) from error
+            must = "of the same model and optimiser"
+            raise ValueError(checks.problem(what, must, "another one", f"({error}) {mend}")) from error
+        if not finite:
+            self.model.load_state_dict(before)
+            raise ValueError(checks.problem(what, "one with finite weights", "NaN or infinite ones", mend))
         self.counters = Counters(**tree["counters"])
         self.best = tree["best"]
         self.good = _copy(self.model)
-        self.epoch_random, self.resumed = tree["epoch_random"], tree["random"]
+        states = [tree, *tree["others"]]
+        # Each has its own; by another number of processes than the one that wrote it, that of the first is used.
+        own = states[self.team.rank if len(states) == self.team.size else 0]
+        self.epoch_random, self.resumed = own["epoch_random"], own["random"]
 
 
 @contextlib.contextmanager

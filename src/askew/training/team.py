@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
-from typing import Any, TypeGuard
+from typing import Any, TypeGuard, TypeVar
 
 import torch
 from torch import Tensor, distributed, nn
@@ -14,9 +14,10 @@ from askew.losses import LabelLoss, Loss, PairLoss, TripletLoss
 from askew.losses.base import AnchorwiseLoss
 from askew.training.messages import add_over_processes, answered, gathered, let_group_end, message_device, summed
 
-__all__ = ["Batch", "Team"]
+__all__ = ["Batch", "Team", "tensors_of"]
 
 Batch = tuple[Tensor, ...]
+Own = TypeVar("Own")
 # Stands for a number that is not known, in a message of numbers.
 UNKNOWN = 1 << 62
 
@@ -76,6 +77,15 @@ class Team:
             distributed.broadcast(box, 0)
         return box.item()
 
+    def of_all(self, own: Own) -> list[Own]:
+        """Return what each process has, in their order."""
+        if self.size == 1:
+            return [own]
+        found = [own] * self.size
+        with answered():
+            distributed.all_gather_object(found, own)
+        return found
+
     def any(self, flag: bool) -> bool:
         """Whether it is so in any process."""
         return bool(self._largest(int(flag)))
@@ -98,22 +108,19 @@ class Team:
 
         They would come apart later, and wait for each other.
         """
-        if self.size == 1:
-            return
-        found: list[dict[str, object]] = [{}] * self.size
-        with answered():
-            distributed.all_gather_object(found, dict(settings))
+        found = self.of_all(dict(settings))
         data = [name for name in ("data", "validation") if name in settings]
-        for name in [*data, *settings]:  # of other data other settings may follow
-            first = found[0][name]
+        names = dict.fromkeys(name for one in found for name in one)  # some may have what others have not
+        for name in [*data, *names]:  # of other data other settings may follow
+            first = found[0].get(name)
             for rank, other in enumerate(found):
-                if other[name] == first:
+                if other.get(name) == first:
                     continue
                 what, must = f"{name} of fit", "the same in all processes"
                 if name in data:  # only recognised by what stands here
                     mend = "Give each the whole arrays, of which it takes its rows, or a loader of its own."
                     raise ValueError(checks.problem(what, must, f"other data in process {rank}", mend))
-                got = f"{first!r} and, in process {rank}, {other[name]!r}"
+                got = f"{first!r} and, in process {rank}, {other.get(name)!r}"
                 raise ValueError(checks.problem(what, must, got, mend))
 
     @torch.no_grad()
@@ -123,8 +130,11 @@ class Team:
             return
         for module in modules:
             for tensor in [*module.parameters(), *module.buffers()]:
+                # As plain bytes: backends do not send all kinds of numbers, nor look at how they lie in memory.
+                box = tensor.detach().contiguous().reshape(-1).view(torch.uint8)
                 with answered():
-                    distributed.broadcast(tensor.detach(), 0)
+                    distributed.broadcast(box, 0)
+                tensor.copy_(box.view(tensor.dtype).view(tensor.shape))
 
     def wait(self) -> None:
         """Go on when all are here, as after a file was written."""
@@ -241,6 +251,17 @@ class Team:
             # It was computed by all alike: their gradients differ by rounding, and the mean is one of them.
             for gradient in of_loss:
                 gradient /= self.size
+
+
+def tensors_of(module: object, name: str) -> dict[str, str]:
+    """Return what processes must have alike of a module to train it together, by names for errors."""
+    if not isinstance(module, nn.Module):
+        return {}
+    found = {}
+    for key, tensor in [*module.named_parameters(), *module.named_buffers()]:
+        kind = "learned" if tensor.requires_grad else "fixed"
+        found[f"{key} of the {name}"] = f"{kind} {tensor.dtype} {tuple(tensor.shape)}"
+    return found
 
 
 def _is_divided(loss: object) -> TypeGuard[AnchorwiseLoss]:
