@@ -155,7 +155,11 @@ class LocalIndex(Index):
         return store
 
     def remove(self, ids: ArrayLike) -> None:
-        """Remove items by their ids; see :meth:`Index.remove`."""
+        """Remove items by their ids; see :meth:`Index.remove`.
+
+        Items are gone at once. An error for want of memory or disk after that is of closing the gaps they have left,
+        which :meth:`save` and the next removal try again.
+        """
         owner = f"{type(self).__name__}.remove"
         wanted = checked_ids(ids, owner)
         with self._gate.changing():
