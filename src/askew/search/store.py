@@ -186,6 +186,7 @@ class Store:
 
 def checked_ids(ids: object, owner: str) -> Ids:
     """Return ids as 64-bit integers, no two of them equal."""
+    checks.check_plain(ids, f"ids of {owner}")
     array = np.asarray(ids)
     if array.ndim != 1 or (array.size and array.dtype.kind not in "iu"):
         got = f"an array of {array.dtype} with shape {array.shape}"
