@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import copy
 import functools
 import threading
@@ -280,6 +281,32 @@ def test_later_blocks_are_checked_in_the_dtype_of_the_first() -> None:
     index = ExactIndex("itakura-saito")
     with pytest.raises(ValueError, match="positive"):
         index.add_blocks([POINTS[:10] + np.float32(1), np.full((1, 8), 1e-60)])
+
+
+def test_files_are_read_one_at_a_time(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """FAISS has one limit of what it reads for all threads, and for each file it is another one."""
+    counts = {"small": 10, "large": 3000}
+    for name, count in counts.items():
+        index = FaissIndex("kl", kind="flat")
+        index.add(POINTS[:count])
+        index.save(tmp_path / name)
+    faiss = index._faiss
+    before, original = faiss.get_deserialization_vector_byte_limit(), faiss.read_index
+    together = threading.Barrier(2)
+
+    def slow(*arguments: Any) -> Any:
+        with contextlib.suppress(threading.BrokenBarrierError):
+            together.wait(0.3)  # for the other thread
+        return original(*arguments)
+
+    def load(name: str) -> None:
+        for _ in range(20):
+            assert len(FaissIndex.load(tmp_path / name)) == counts[name]
+
+    monkeypatch.setattr(faiss, "read_index", slow)
+    Threads(*[functools.partial(load, name) for name in counts]).join()
+    assert together.broken  # nobody came
+    assert faiss.get_deserialization_vector_byte_limit() == before
 
 
 @EVERY_KIND
