@@ -384,6 +384,7 @@ class WideKeys(Keys):
     def largest(self, vectors: Tensor, k: int) -> tuple[Tensor, Tensor]:
         """Return the k largest inner products of each vector with the keys, and the rows of these keys."""
         scores, rows = self.engine.search(vectors.contiguous().numpy(), k)
+        scores[rows < 0] = np.nan  # FAISS passes over products that are NaN
         return torch.from_numpy(scores), torch.from_numpy(rows)
 
 
