@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import copy
 import math
 import os
 from abc import abstractmethod
@@ -187,6 +188,19 @@ class LocalIndex(Index):
         if self._store is None:
             raise ValueError(checks.problem(type(self).__name__, "filled before it is used", "no items"))
         return self._store
+
+    def __deepcopy__(self: IndexType, memo: dict[int, Any]) -> IndexType:
+        """Return an index with the same items that changes on its own."""
+        with self._gate.changing():  # while searches go on
+            self._mend()
+            twin = type(self).__new__(type(self))
+            memo[id(self)] = twin
+            twin.__dict__.update(self._copied(memo))
+        return twin
+
+    def _copied(self, memo: dict[int, Any]) -> dict[str, Any]:
+        """Return copies of all attributes."""
+        return copy.deepcopy(self.__dict__, memo)
 
     # ------------------------------------------------------------------ what an index writes
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import errno
 import os
 import tempfile
@@ -177,6 +178,14 @@ class Store:
             values[start : start + COPIED_ROWS] = self.values[rows[start : start + COPIED_ROWS]]
         result = Store(values, self.ids[self.live], self._scratch)
         result._next = self._next
+        return result
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> Store:
+        """Return a store with rows of its own, which are in another file where these are in one."""
+        values = empty_rows(self.rows, self._values.shape[1], self._values.dtype, self._scratch)
+        values[:] = self.values
+        result = copy.copy(self)
+        result._values, result._ids = values, self.ids.copy()
         return result
 
     def become(self, other: Store) -> None:
