@@ -1,7 +1,8 @@
 """What children do: things that are written, twice in two versions, and what may happen meanwhile.
 
-A subject is something on disk. ``make(subject, folder, version)`` writes version 1 or 2 of it, as a user would, and
-``look(subject, folder)`` reads it as a user would and says what is there; it raises if that is neither.
+A subject is something on disk, or an index that has its items there. ``make(subject, folder, version)`` writes version
+1 or 2 of it, as a user would, and ``look(subject, folder)`` reads it as a user would and says what is there; it raises
+if that is neither.
 """
 
 from __future__ import annotations
@@ -27,11 +28,13 @@ from askew.cli import main
 from askew.cli.inputs import load_model
 from askew.experiments.description import EXPERIMENTS, MAE, Cell, Experiment, Outcome, grid, register
 from askew.experiments.results import read, surroundings
-from askew.search import ExactIndex, FaissIndex, load_index
+from askew.search import ExactIndex, FaissIndex, Index, load_index
 
 STEPS, EVERY = 12, 3
 # Subjects that need the extra.
-FAISS = ("graph index", "index added to")
+FAISS = ("graph index", "index added to", "index in scratch")
+# Indexes in the memory of this process, by the folder of their scratch files.
+INDEXES: dict[Path, FaissIndex] = {}
 # What commands read: tables, models and rows of both versions, made once by the process that forks.
 INGREDIENTS = tempfile.TemporaryDirectory()
 
@@ -112,9 +115,25 @@ def make_grown(folder: Path, version: int) -> None:
 
 
 def look_at_index(folder: Path) -> list[Any]:
-    index = load_index(folder / "index")
+    return _found(load_index(folder / "index"))
+
+
+def _found(index: Index) -> list[Any]:
     values, ids = index.search(_items(3)[:4], 3)
     return [len(index), ids.tolist(), values.round(4).tolist()]
+
+
+def make_scratch(folder: Path, version: int) -> None:
+    """Build an index whose items are in a file without a name, or add to it, where it is made anew."""
+    if version == 1:
+        INDEXES[folder] = FaissIndex("kl", kind="flat", scratch=folder)
+        INDEXES[folder].add_blocks(np.split(_items(1)[:100], 2))
+    elif len(INDEXES[folder]) == 100:
+        INDEXES[folder].add(_items(2))
+
+
+def look_at_scratch(folder: Path) -> list[Any]:
+    return _found(INDEXES[folder])
 
 
 # ---------------------------------------------------------------------- training
@@ -243,6 +262,7 @@ SUBJECTS: dict[str, tuple[Callable[[Path, int], None], Callable[[Path], Any]]] =
     "exact index": (make_exact, look_at_index),
     "graph index": (make_graph, look_at_index),
     "index added to": (make_grown, look_at_index),
+    "index in scratch": (make_scratch, look_at_scratch),
     "checkpoint": (make_checkpoint, look_at_checkpoint),
     "rows": (make_rows, look_at_rows),
     "report": (make_report, look_at_report),

@@ -82,6 +82,21 @@ def test_files_that_must_not_grow(subject: str, nursery: Nursery, tmp_path: Path
     check(subject, outcomes)
 
 
+@needs_faiss
+@pytest.mark.parametrize("at_once", [True, False])
+@pytest.mark.parametrize("mounted", [True, False])
+def test_index_in_scratch(mounted: bool, at_once: bool, nursery: Nursery, tmp_path: Path) -> None:
+    """Items in a file that is mapped into memory, where the system kills who writes to what finds no room."""
+    disk = tmp_path / "disk"
+    steps = [] if at_once else [("forget_fallocate",)]
+    if mounted:
+        steps += [("mount_small_disk", disk, 2 << 20)]
+    *before, outcomes = nursery.child(*steps, ("too_little_room", "index in scratch", disk, mounted, SIZES))
+    if mounted and before[-1] is not True:
+        pytest.skip("no disk can be mounted here; a limit of the system does the same")
+    check("index in scratch", outcomes)
+
+
 @pytest.fixture
 def folder(tmp_path: Path) -> Iterator[Path]:
     """A folder that becomes read-only, and can be removed afterwards."""

@@ -135,6 +135,7 @@ def bad(value: float) -> Any:
         (ITEMS[:2], ["7", "9"], TypeError, "must be integers in one dimension"),
         (ITEMS[:2], 7, TypeError, "must be integers in one dimension"),
         (ITEMS[:2], [[7], [9]], TypeError, "must be integers in one dimension"),
+        (ITEMS[:2], np.ma.masked_equal([7, 9], 9), ValueError, r"ids of \w+Index must be without masked entries"),
         (ITEMS[:2], [7], ValueError, "must be as many as there are items, 2. Got 1"),
         (ITEMS[:2], [], ValueError, "must be as many as there are items, 2. Got 0"),
         (ITEMS[:0], [7], ValueError, "must be as many as there are items, 0. Got 1"),
@@ -239,13 +240,14 @@ def test_nothing_added(make_index: Maker) -> None:
         ([4.0], TypeError, r"ids of \w+Index.remove must be integers in one dimension"),
         (4, TypeError, "integers in one dimension"),
         ([-4], ValueError, "from 0 to"),
+        (np.ma.masked_equal([4, 6], 6), ValueError, r"ids of \w+Index.remove must be without masked entries"),
     ],
 )
 def test_remove(make_index: Maker, ids: Any, error: type[Exception], match: str) -> None:
     index = filled(make_index)
     with unchanged(index), pytest.raises(error, match=match):
         index.remove(ids)
-    with pytest.raises(error, match=r"unknown|different|integers|from 0"):
+    with pytest.raises(error, match=r"unknown|different|integers|from 0|masked"):
         make_index().remove(ids)
 
 

@@ -23,6 +23,7 @@ DIM = 8
 KINDS = ["flat", "ivf", "hnsw", "ivf-pq"]
 APPROXIMATE = KINDS[1:]
 Floats = NDArray[np.float32]
+AnyIndex = ExactIndex | FaissIndex
 
 
 @functools.cache
@@ -435,6 +436,42 @@ def test_many_features_are_searched_by_faiss_itself() -> None:
         index.remove(np.arange(0, 100))
     for ours, theirs in zip(flat.search(points[600:], 7), exact.search(points[600:], 7), strict=True):
         np.testing.assert_array_equal(ours, theirs)
+
+
+@pytest.mark.parametrize("name", ["euclidean", "kl", "power", "logistic"])
+@pytest.mark.parametrize(
+    ("kind", "dtype", "dim", "scales"),
+    [
+        (FaissIndex, np.float64, 4, [1e-20, 1e-22, 1e-25, 1e-30, 1e-38, 1e-42, 1e-44]),
+        (FaissIndex, np.float64, 100, [1e-22, 1e-30, 1e-44]),  # looked at by FAISS itself
+        (FaissIndex, np.float32, 4, [1e-20, 1e-21, 1e-22, 1e-30, 1e-38]),
+        (ExactIndex, np.float32, 4, [1e-20, 1e-21, 1e-22, 1e-30, 1e-38]),
+        (ExactIndex, np.float64, 4, [1e-20, 1e-44, 1e-150, 1e-160, 1e-161]),
+    ],
+)
+def test_numbers_whose_products_vanish(
+    kind: type[AnyIndex], dtype: Any, dim: int, scales: list[float], name: str
+) -> None:
+    """No neighbour is missed where keys or products are too small for the dtype they are in."""
+    points = np.random.default_rng(0).gamma(2.0, size=(1208, dim))
+    for scale in scales:
+        queries, items = np.split((scale * points).astype(dtype), [8])
+        for direction in DIRECTIONS:
+            index = kind(name, direction)
+            index.add(items)
+            values, ids = index.search(queries, 5)
+            pair = torch.from_numpy(queries)[:, None], torch.from_numpy(items)[None]
+            matrix = index.divergence(*(pair if direction == "query-first" else pair[::-1])).numpy()
+            np.testing.assert_allclose(values, np.sort(matrix, 1)[:, :5], rtol=1e-5, atol=0)
+            np.testing.assert_allclose(np.take_along_axis(matrix, ids, 1), values, rtol=1e-5, atol=0)
+
+
+def test_products_that_are_no_numbers_are_an_error_in_many_features_too() -> None:
+    for dim in (4, 100):
+        index = FaissIndex("itakura-saito", "query-second")
+        index.add(np.random.default_rng(0).gamma(2.0, size=(50, dim)).astype(np.float32))
+        with pytest.raises(ValueError, match="queries of FaissIndex must be of a size whose products with the items"):
+            index.search(np.full((1, dim), 1e-41, np.float32), 3)
 
 
 @pytest.mark.parametrize("kind", ["ivf", "ivf-pq"])

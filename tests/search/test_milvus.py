@@ -364,6 +364,7 @@ def test_bad_items_leave_the_index_as_it_was(database: Make) -> None:
         ([7, 8], "must be as many as there are items, 5. Got 2"),
         ([4, 7, 8, 9, 3], "must be new. Got 4, 3, in the index already instead. Replace them with upsert"),
         ([-1, 7, 8, 9, 10], "must be from 0 to"),
+        (np.ma.masked_equal([7, 8, 9, 10, 11], 9), "must be without masked entries"),
     ]:
         with pytest.raises(ValueError, match=message):
             index.add(items, ids=ids)

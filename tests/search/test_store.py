@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+import torch
 from numpy.typing import NDArray
 
 from askew.search.store import Store, checked_ids, shown
@@ -150,6 +151,8 @@ def test_given_arrays_are_not_kept() -> None:
         (3, TypeError, r"integers in one dimension. Got an array of int64 with shape \(\)"),
         ([[1, 2]], TypeError, "integers in one dimension"),
         ([2**70], TypeError, "integers in one dimension. Got an array of object"),
+        (np.ma.masked_equal([3, 1], 1), ValueError, "ids of Test must be without masked entries. Got 1 of 2 masked"),
+        (torch.arange(3).to_sparse(), TypeError, "ids of Test must be a dense tensor"),
     ],
 )
 def test_bad_ids(ids: Any, error: type[Exception], match: str) -> None:
@@ -158,7 +161,7 @@ def test_bad_ids(ids: Any, error: type[Exception], match: str) -> None:
 
 
 def test_good_ids() -> None:
-    for ids in ([], [3, 1], np.array([3, 1], np.uint8), (LARGEST, 0), range(2)):
+    for ids in ([], [3, 1], np.array([3, 1], np.uint8), (LARGEST, 0), range(2), np.ma.array([3, 1])):
         found = checked_ids(ids, "Test")
         assert found.dtype == np.int64
         assert list(found) == list(ids)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import copy
 import functools
 import threading
@@ -282,6 +283,32 @@ def test_later_blocks_are_checked_in_the_dtype_of_the_first() -> None:
         index.add_blocks([POINTS[:10] + np.float32(1), np.full((1, 8), 1e-60)])
 
 
+def test_files_are_read_one_at_a_time(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """FAISS has one limit of what it reads for all threads, and for each file it is another one."""
+    counts = {"small": 10, "large": 3000}
+    for name, count in counts.items():
+        index = FaissIndex("kl", kind="flat")
+        index.add(POINTS[:count])
+        index.save(tmp_path / name)
+    faiss = index._faiss
+    before, original = faiss.get_deserialization_vector_byte_limit(), faiss.read_index
+    together = threading.Barrier(2)
+
+    def slow(*arguments: Any) -> Any:
+        with contextlib.suppress(threading.BrokenBarrierError):
+            together.wait(0.3)  # for the other thread
+        return original(*arguments)
+
+    def load(name: str) -> None:
+        for _ in range(20):
+            assert len(FaissIndex.load(tmp_path / name)) == counts[name]
+
+    monkeypatch.setattr(faiss, "read_index", slow)
+    Threads(*[functools.partial(load, name) for name in counts]).join()
+    assert together.broken  # nobody came
+    assert faiss.get_deserialization_vector_byte_limit() == before
+
+
 @EVERY_KIND
 def test_ids_are_not_given_twice_after_all_items_were_removed(kind: str) -> None:
     index = KINDS[kind]()
@@ -297,3 +324,41 @@ def test_copy_of_an_index_is_another_one() -> None:
     other = copy.deepcopy(index)
     with index._gate.changing(), index._gate.writing():
         assert nearest(other, POINTS[:3]).tolist() == [0, 1, 2]
+
+
+@pytest.mark.parametrize("place", ["memory", "scratch", "folder"])
+@pytest.mark.parametrize("kind", [*KINDS, "ivf-pq"])
+def test_copies_change_on_their_own(kind: str, place: str, tmp_path: Path) -> None:
+    index = KINDS[kind]() if kind in KINDS else FaissIndex("kl", kind=kind)
+    if place == "scratch" and isinstance(index, FaissIndex):
+        index._scratch = tmp_path
+    index.add(POINTS[:1000])
+    if place == "folder":
+        index.save(tmp_path)
+        index = type(index).load(tmp_path)
+    index.remove(np.arange(100))
+    other = copy.deepcopy(index)
+    for one, same in zip(index.search(POINTS[:50], 5), other.search(POINTS[:50], 5), strict=True):
+        np.testing.assert_array_equal(one, same)
+    before = index.search(POINTS[:50], 5)
+    other.add(POINTS[1000:1050])
+    other.remove(np.arange(100, 150))
+    index.add(POINTS[2000:2020])
+    index.remove(np.arange(1000, 1020))
+    assert (len(index), len(other)) == (900, 900)
+    np.testing.assert_array_equal(nearest(other, POINTS[1000:1050]), np.arange(1000, 1050))
+    assert (nearest(other, POINTS[100:150]) >= 150).all()
+    np.testing.assert_array_equal(nearest(index, POINTS[100:150]), np.arange(100, 150))
+    del other
+    for one, same in zip(index.search(POINTS[:50], 5), before, strict=True):
+        np.testing.assert_array_equal(one, same)
+
+
+def test_copy_of_an_index_in_scratch_is_in_a_file_too(tmp_path: Path) -> None:
+    index = FaissIndex("kl", scratch=tmp_path)
+    empty = copy.deepcopy(index)
+    index.add(POINTS[:100])
+    other = copy.deepcopy(index)
+    assert isinstance(other._items._values, np.memmap)
+    assert not np.shares_memory(other._items._values, index._items._values)
+    assert len(empty) == 0

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import math
+import threading
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -46,6 +47,8 @@ SMALL_TABLE = 1 << 26
 # Links of a node of the graph, and how many are looked at while it is built.
 LINKS = 32
 BUILD_EFFORT = 80
+# The limits of what FAISS reads are those of the whole process, so one file is read at a time.
+LIMITS = threading.Lock()
 
 
 @dataclass(frozen=True)
@@ -253,16 +256,18 @@ def read_engine(faiss: ModuleType, path: Path, kind: str, count: int) -> Any:
 def _limited(faiss: ModuleType, size: int) -> Iterator[None]:
     """Let FAISS read no more bytes into an array, and make no more lists, than a file can have."""
     before = []
-    for what in ("vector_byte", "loop"):
-        setting = getattr(faiss, f"set_deserialization_{what}_limit", None)  # not in older ones
-        if setting is not None:
-            before.append((setting, getattr(faiss, f"get_deserialization_{what}_limit")()))
-            setting(size)
-    try:
-        yield
-    finally:
-        for setting, value in before:
-            setting(value)
+    with LIMITS:
+        for what in ("vector_byte", "loop"):
+            setting = getattr(faiss, f"set_deserialization_{what}_limit", None)  # not in older ones
+            if setting is not None:
+                before.append((setting, getattr(faiss, f"get_deserialization_{what}_limit")()))
+        try:
+            for setting, _ in before:
+                setting(size)
+            yield
+        finally:
+            for setting, value in before:
+                setting(value)
 
 
 def check_engine(faiss: ModuleType, kind: str, engine: Any, size: int, count: int, shown: str) -> Any:

@@ -243,6 +243,12 @@ class FaissIndex(LocalIndex):
                 return effort, recall
             effort = _next_effort(effort)
 
+    def _copied(self, memo: dict[int, Any]) -> dict[str, Any]:
+        memo[id(self._faiss)] = self._faiss  # a module, which has no copies
+        if self._engine is not None:
+            memo[id(self._engine)] = self._faiss.clone_index(self._engine)
+        return super()._copied(memo)
+
     # ------------------------------------------------------------------ search
 
     def _search(self, queries: Tensor, k: int) -> tuple[Tensor, NDArray[np.int64]]:
@@ -384,6 +390,7 @@ class WideKeys(Keys):
     def largest(self, vectors: Tensor, k: int) -> tuple[Tensor, Tensor]:
         """Return the k largest inner products of each vector with the keys, and the rows of these keys."""
         scores, rows = self.engine.search(vectors.contiguous().numpy(), k)
+        scores[rows < 0] = np.nan  # FAISS passes over products that are NaN
         return torch.from_numpy(scores), torch.from_numpy(rows)
 
 

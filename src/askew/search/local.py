@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import copy
 import math
 import os
 from abc import abstractmethod
@@ -32,7 +33,8 @@ __all__ = ["LocalIndex"]
 # Candidates beyond k that an exact search looks at, and how many it looks at before it takes equals for equals.
 SPARE_CANDIDATES = 8
 MOST_CANDIDATES = 1024
-# The rounding error of an inner product is taken to be below this many units of eps |query| |key|.
+# The rounding error of an inner product is taken to be below this many units of eps |query| |key|, for numbers that are
+# not too small for eps to say anything about them.
 ERROR_UNITS = 8.0
 # An index is made anew when more than this share of its rows is empty, or when it has this many times the items it was
 # made for: those may lie elsewhere, and far from the centre of the keys products lose digits.
@@ -155,7 +157,11 @@ class LocalIndex(Index):
         return store
 
     def remove(self, ids: ArrayLike) -> None:
-        """Remove items by their ids; see :meth:`Index.remove`."""
+        """Remove items by their ids; see :meth:`Index.remove`.
+
+        Items are gone at once. An error for want of memory or disk after that is of closing the gaps they have left,
+        which :meth:`save` and the next removal try again.
+        """
         owner = f"{type(self).__name__}.remove"
         wanted = checked_ids(ids, owner)
         with self._gate.changing():
@@ -182,6 +188,19 @@ class LocalIndex(Index):
         if self._store is None:
             raise ValueError(checks.problem(type(self).__name__, "filled before it is used", "no items"))
         return self._store
+
+    def __deepcopy__(self: IndexType, memo: dict[int, Any]) -> IndexType:
+        """Return an index with the same items that changes on its own."""
+        with self._gate.changing():  # while searches go on
+            self._mend()
+            twin = type(self).__new__(type(self))
+            memo[id(self)] = twin
+            twin.__dict__.update(self._copied(memo))
+        return twin
+
+    def _copied(self, memo: dict[int, Any]) -> dict[str, Any]:
+        """Return copies of all attributes."""
+        return copy.deepcopy(self.__dict__, memo)
 
     # ------------------------------------------------------------------ what an index writes
 
@@ -262,8 +281,7 @@ class LocalIndex(Index):
                 mend = "Scale the points, or use ExactIndex with float64."
                 owner = type(self).__name__
                 raise ValueError(checks.problem(f"queries of {owner}", must, "products that overflow", mend))
-            terms = vectors[:, :-1].norm(dim=1) * keys.sizes.slopes + keys.sizes.last
-            error = ERROR_UNITS * torch.finfo(scores.dtype).eps * terms
+            error = rounding_error(vectors, keys.sizes)
             # One that is behind the k-th by more than rounding needs no exact value.
             behind = scores < (scores[:, k - 1] - 2 * error)[:, None]
             candidates = numbers.masked_fill(behind, -1).numpy()
@@ -508,12 +526,29 @@ def sizes_of(keys: NDArray[Any], owner: str) -> Sizes:
     """Return the sizes of keys, and refuse those that overflow."""
     with np.errstate(over="ignore", invalid="ignore"):
         squares = np.einsum("ij,ij->i", keys[:, :-1], keys[:, :-1])
-        last = np.square(keys[:, -1])
-        sizes = Sizes(*(math.sqrt(float(part.max())) for part in (squares + last, squares, last)))
+        last = np.abs(keys[:, -1])
+        whole = squares + np.square(last)
+        sizes = Sizes(math.sqrt(float(whole.max())), math.sqrt(float(squares.max())), float(last.max()))
     if not math.isfinite(sizes.whole):
         must, mend = f"of a size whose keys fit {keys.dtype}", "Scale the items, or use ExactIndex with float64."
         raise ValueError(checks.problem(f"items of {owner}", must, "keys that overflow", mend))
     return sizes
+
+
+def rounding_error(vectors: Tensor, sizes: Sizes) -> Tensor:
+    """Return, for each query, a bound of what rounding may change in its inner products with keys, ``(n,)``.
+
+    Besides the relative part there is an absolute one, for numbers below the smallest normal one: they lose digits, and
+    some processors and libraries take them for 0. So each feature of a query or of a key may be wrong by that smallest
+    number, which counts times the other one, and so may each of their products. Lengths are sums of squares, and may be
+    too short by its root.
+    """
+    kind, size = torch.finfo(vectors.dtype), vectors.shape[1]
+    hidden = math.sqrt(size * kind.tiny)
+    lengths: Tensor = vectors[:, :-1].norm(dim=1) + hidden
+    slopes = sizes.slopes + hidden
+    relative = kind.eps * (lengths * slopes + sizes.last)
+    return ERROR_UNITS * (relative + kind.tiny * size * (1 + lengths + slopes))
 
 
 def empty_key(keys: Tensor) -> Tensor:

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import copy
+import errno
+import os
 import tempfile
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -19,6 +22,9 @@ SPARE = 8
 # Rows that are copied at a time where the copy is a file.
 COPIED_ROWS = 1 << 16
 
+# What a file is filled with at a time.
+ZEROS = bytes(1 << 20)
+
 LARGEST = np.iinfo(np.int64).max
 
 Ids = NDArray[np.int64]
@@ -28,9 +34,29 @@ def empty_rows(rows: int, size: int, dtype: Any, scratch: Path | None) -> NDArra
     """Return an array to be filled: in memory, or mapped from a file in a folder that is gone with the array."""
     if scratch is None or rows * size == 0:
         return np.empty((rows, size), dtype)
-    # A file without a name: nothing is left behind, even by a process that is killed.
-    with tempfile.TemporaryFile(dir=scratch) as file:
-        return np.memmap(file, dtype, "w+", shape=(rows, size))
+    needed = rows * size * np.dtype(dtype).itemsize
+    try:
+        # A file without a name: nothing is left behind, even by a process that is killed.
+        with tempfile.TemporaryFile(dir=scratch) as file:
+            _take_room(file, needed)
+            return np.memmap(file, dtype, "r+", shape=(rows, size))
+    except OSError as error:
+        must, got = f"a folder with room for {needed} more bytes", f"{str(scratch)!r} ({error.strerror or error})"
+        raise type(error)(error.errno, checks.problem("scratch", must, got, "Make room there.")) from error
+
+
+def _take_room(file: IO[bytes], size: int) -> None:
+    """Give an empty file its size on the disk: the system kills a process that writes to a map which finds no room."""
+    if hasattr(os, "posix_fallocate"):  # not everywhere
+        try:
+            os.posix_fallocate(file.fileno(), 0, size)
+            return
+        except OSError as error:
+            if error.errno not in (errno.EINVAL, errno.EOPNOTSUPP):  # some file systems cannot
+                raise
+    for start in range(0, size, len(ZEROS)):
+        file.write(ZEROS[: size - start])
+    file.flush()
 
 
 class Store:
@@ -154,6 +180,14 @@ class Store:
         result._next = self._next
         return result
 
+    def __deepcopy__(self, memo: dict[int, Any]) -> Store:
+        """Return a store with rows of its own, which are in another file where these are in one."""
+        values = empty_rows(self.rows, self._values.shape[1], self._values.dtype, self._scratch)
+        values[:] = self.values
+        result = copy.copy(self)
+        result._values, result._ids = values, self.ids.copy()
+        return result
+
     def become(self, other: Store) -> None:
         """Take the rows of another store for its own."""
         self.__dict__.update(other.__dict__)
@@ -161,6 +195,7 @@ class Store:
 
 def checked_ids(ids: object, owner: str) -> Ids:
     """Return ids as 64-bit integers, no two of them equal."""
+    checks.check_plain(ids, f"ids of {owner}")
     array = np.asarray(ids)
     if array.ndim != 1 or (array.size and array.dtype.kind not in "iu"):
         got = f"an array of {array.dtype} with shape {array.shape}"
