@@ -305,7 +305,6 @@ CLUSTERING = Experiment(
             ("nbd",),
             ("euclidean", "mahalanobis", "deep-div", "pbdl", f"mahalanobis{OUR_TRAINING}", f"deep-div{OUR_TRAINING}"),
         ),
-        Claim("NBD comes within 2 % of the Bayes rule", "purity-seeded", ("nbd",), ("bayes",), factor=1.02),
     ),
     against={
         "nbd-paper": "nbd",
