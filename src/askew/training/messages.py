@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import atexit
 import contextlib
+import functools
 import importlib
+import time
 from collections.abc import Iterator
 from typing import Any
 
@@ -16,6 +19,8 @@ __all__ = ["add_over_processes", "answered", "gathered", "let_group_end", "messa
 
 # Numbers in one message between processes, so that the copy of what is sent stays small.
 MESSAGE = 1 << 23
+# Seconds that threads of the process group get at the end of Python.
+LETTING_GO = 0.1
 # What torch hands from the forward to the backward pass; it takes any attribute.
 Context = Any
 
@@ -37,13 +42,16 @@ def answered() -> Iterator[None]:
         raise RuntimeError(checks.problem(what, "at work until the end", got, mend)) from error
 
 
+@functools.cache
 def let_group_end() -> None:
-    """See to it that ``destroy_process_group`` ends the threads of the group, whatever is imported later.
+    """See to it that threads of the process group do not abort the process when Python ends, after all work is done.
 
-    Functions of a module of torch have the group of the moment of its import as a default, and optimisers import it in
-    their first step. A group that is kept so still has threads when Python ends, and they may abort the process then,
-    after all work is done. Imported without a group, as by those who import everything first, it keeps none.
+    They need Python's lock to let go of what they have sent, and whoever waits for it then is ended. So at the end they
+    get a moment for that. ``destroy_process_group`` ends the threads as well, unless a module of torch that optimisers
+    import in their first step keeps the group: its functions have the group of the moment of its import as a default.
+    Imported without a group, as by those who import everything first, it keeps none.
     """
+    atexit.register(time.sleep, LETTING_GO)
     group = distributed.group.WORLD
     distributed.group.WORLD = None
     try:
