@@ -324,8 +324,9 @@ CLUSTERING = Experiment(
         "learning rate; those marked our training learn as nbd does, a rate that rises over 5 % of the steps and falls "
         "to 0. PBDL learns by its own convex program from pairs.",
         "Where the seeded figure is above the other, the difference is that of single random starts, some of which end "
-        "in a poor optimum, also of the oracle's. Not so with deep-div: all first centres lie in one of its pieces, so "
-        "that one cluster gets all points and the others the farthest ones, which is a seeded start.",
+        "in a poor optimum, also of the oracle's. Less so with deep-div: its first centres lie in one or two of "
+        "its pieces and cannot be told apart there, so that most clusters get no point and then the farthest ones, "
+        "which is much like a seeded start.",
         "gaussian: each cluster has a covariance of its own; gaussian-shared: all have the same one. The paper's words "
         "leave this open, and its figures stand beside both. The borders between clusters of any Bregman divergence "
         "are hyperplanes, and so are those between Gaussians of one covariance; where covariances differ they are "
