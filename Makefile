@@ -15,12 +15,12 @@ help: ## show this list
 setup: $(READY) ## create .venv with the pinned development environment
 
 # The build backend is installed first and used without isolation, so that the pins hold for it as well.
-$(READY): pyproject.toml constraints.txt
+$(READY): pyproject.toml paper/pyproject.toml constraints.txt
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 10))' \
 		|| { echo "askew needs Python >= 3.10. Choose one with: make PYTHON=/path/to/python3 setup" >&2; exit 1; }
 	$(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install --quiet -c constraints.txt hatchling editables
-	$(BIN)/python -m pip install --quiet -c constraints.txt --no-build-isolation -e '.[dev]'
+	$(BIN)/python -m pip install --quiet -c constraints.txt --no-build-isolation -e '.[dev]' -e paper
 	@touch $@
 
 demo: setup ## compare divergences on a bundled table, write the best model and a report
@@ -34,8 +34,8 @@ bench: setup ## time the divergences
 	$(BIN)/python benchmarks/core.py
 
 # The page of the site is Markdown; the HTML one is for those who have no site.
-results: setup ## write docs/results.md from the rows in results/
-	$(BIN)/askew report results -o build/report > /dev/null
+results: setup ## write docs/results.md from the rows in paper/results/
+	$(BIN)/askew-paper report paper/results -o build/report > /dev/null
 	cp build/report/results.md build/report/*.png docs/
 
 # The variable hides a notice of the theme about its own future.
@@ -53,4 +53,4 @@ format: setup ## rewrite the code in the project's style
 
 clean: ## remove .venv, caches and build results
 	rm -rf $(VENV) build dist site .mypy_cache .pytest_cache .ruff_cache .hypothesis
-	find src tests -name __pycache__ -type d -prune -exec rm -rf {} +
+	find src tests paper -name __pycache__ -type d -prune -exec rm -rf {} +

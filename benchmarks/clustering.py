@@ -31,7 +31,7 @@ from threadpoolctl import threadpool_limits
 
 from askew import DivergenceLearner, Embedded, fit, losses, make
 from askew.clustering import BregmanKMeans
-from askew.scores import purity
+from askew.metrics import purity
 
 CLUSTERS, DIM = 100, 32
 CASES = ("scikit-learn KMeans", "squared Euclidean", "NBD, trained")

@@ -21,13 +21,14 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 import torch
+from askew_paper.encoders import ResNet20
+from askew_paper.experiments.image_pairs import PairSet
 from torch import Tensor, nn
 from torch.nn import functional
 from torch.optim import Adam
 
 from askew.divergences import Divergence, make
-from askew.encoders import ResNet20, SmallCNN
-from askew.experiments.image_pairs import PairSet
+from askew.encoders import SmallCNN
 from askew.losses import AllTriplets
 
 METHODS = ("euclidean", "mahalanobis", "deep-div", "deepnorm", "widenorm", "nbd-paper", "nbd")

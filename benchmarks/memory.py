@@ -65,7 +65,7 @@ def run(part: str, folder: Path) -> str:
     import torch
 
     import askew
-    from askew.streams import RowBatches, Rows
+    from askew.io import RowBatches, Rows
 
     torch.manual_seed(0)
     dim = np.load(folder / "points.npy", mmap_mode="r").shape[1]

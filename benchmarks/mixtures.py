@@ -15,11 +15,12 @@ import argparse
 
 import numpy as np
 import torch
+from askew_paper.data import make_mixture, mixture_names
+from askew_paper.experiments.clustering import PROTOCOLS
 
-from askew.data import make_mixture, mixture_names
+from askew.clustering.alternating import cluster
 from askew.divergences import make
-from askew.experiments.clustering import PROTOCOLS, cluster
-from askew.scores import purity, rand
+from askew.metrics import purity, rand
 
 POINTS = 1000
 

@@ -19,11 +19,11 @@ os.environ.setdefault("OMP_NUM_THREADS", "1")
 
 import numpy as np
 import torch
+from askew_paper.data import load_table, table_names
 from numpy.typing import NDArray
 from sklearn.model_selection import train_test_split
 
-from askew import pbdl, scores
-from askew.data import load_table, table_names
+from askew import metrics, pbdl
 
 # Lu, Raff, Ferraro (2023), table 2: MAP and AUC of PBDL. The classes of their abalone are not known.
 PAPER = {
@@ -46,7 +46,7 @@ def rank(found: pbdl.PiecewiseFit | None, queries: Floats, items: Floats, labels
     """Return MAP and AUC; without a divergence, of the Euclidean one."""
     x, y = torch.from_numpy(queries), torch.from_numpy(items)
     matrix = torch.cdist(x, y) if found is None else found.divergence.pairwise(x, y)
-    return scores.mean_average_precision(matrix, *labels), scores.auc(matrix, *labels)
+    return metrics.mean_average_precision(matrix, *labels), metrics.auc(matrix, *labels)
 
 
 def evaluate(name: str, split: int, forms: list[str]) -> dict[str, tuple[float, ...]]:

@@ -23,11 +23,11 @@ os.environ.setdefault("OMP_NUM_THREADS", "1" if "--time" not in sys.argv else st
 
 import numpy as np
 import torch
+from askew_paper.data import load_table, table_names
 from sklearn.model_selection import train_test_split
 
 import askew
-from askew import scores
-from askew.data import load_table, table_names
+from askew import metrics
 
 # What a method is called here, and the arguments of the learner.
 METHODS: dict[str, dict[str, str | None]] = {
@@ -66,7 +66,7 @@ def evaluate(method: str, name: str, split: int) -> Result:
     seconds = time.perf_counter() - started
     matrix = learner.pairwise(table.points[queries], table.points[rows])
     labels = table.labels[queries], table.labels[rows]
-    return scores.mean_average_precision(matrix, *labels), scores.auc(matrix, *labels), seconds, learner.choice_
+    return metrics.mean_average_precision(matrix, *labels), metrics.auc(matrix, *labels), seconds, learner.choice_
 
 
 def cell(results: list[Result], column: int) -> str:

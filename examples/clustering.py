@@ -49,7 +49,7 @@ def main() -> None:
             points, labels = draw(noise, options.points, np.random.default_rng(seed))
             for column, name in enumerate(DIVERGENCES):
                 clusters = askew.BregmanKMeans(CLUSTERS, divergence=name, n_init=5, random_state=0).fit(points)
-                purities[seed, column] = askew.scores.purity(labels, clusters.labels_)
+                purities[seed, column] = askew.metrics.purity(labels, clusters.labels_)
         means = purities.mean(0)
         cells = (f"{value:.3f}{' *' if value == means.max() else '  '}" for value in means)
         print(f"{noise:14}" + "".join(f"{cell:>16}" for cell in cells))

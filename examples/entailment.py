@@ -18,13 +18,13 @@ import argparse
 
 import numpy as np
 import torch
+from askew_paper.data.taxonomy import Taxonomy, load_taxonomy, random_taxonomy
+from askew_paper.data.words import WordVectors, load_pairs, load_vectors
 from numpy.typing import NDArray
 from torch import Tensor, nn
 from torch.nn.functional import normalize, softplus
 
 import askew
-from askew.data.taxonomy import Taxonomy, load_taxonomy, random_taxonomy
-from askew.data.words import WordVectors, load_pairs, load_vectors
 from askew.divergences import Embedded, Reversed
 
 ASKED = [("poodle", "dog"), ("dog", "animal"), ("violin", "instrument"), ("oak", "tree"), ("oak", "violin")]
@@ -80,7 +80,7 @@ def learn(model: Embedded, points: Tensor, pairs: Tensor, steps: int) -> None:
 
 def judge(name: str, there: Tensor, back: Tensor, holds: NDArray[np.bool_]) -> None:
     """Print how well D(first, second) and D(second, first) tell the pairs that hold."""
-    precision = askew.scores.mean_average_precision(there[None].numpy(), np.ones(1, dtype=np.bool_), holds)
+    precision = askew.metrics.mean_average_precision(there[None].numpy(), np.ones(1, dtype=np.bool_), holds)
     direction = ((there < back) + 0.5 * (there == back))[torch.from_numpy(holds)].mean()
     print(f"{name:13}{precision:9.3f}{direction:11.3f}")
 

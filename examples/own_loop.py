@@ -67,7 +67,7 @@ def main() -> None:
         train(encoder, matrix_of, items, labels, options.steps, parameters)
         with torch.no_grad():
             matrix = matrix_of(encoder(queries), encoder(items))
-        precision = askew.scores.mean_average_precision(matrix, query_labels, labels)
+        precision = askew.metrics.mean_average_precision(matrix, query_labels, labels)
         print(f"{name:16} mean average precision {precision:.3f}")
 
 

@@ -161,7 +161,7 @@ def test_top_level_holds_names_only() -> None:
     [
         ("from askew import checks", "losses", []),
         ("from askew import scores, checks", "losses", ["scores"]),
-        ("from askew.data.images import read", "losses", ["data"]),
+        ("from askew_paper.data.images import read", "losses", ["data"]),
         ("import askew.cli", "losses", ["cli"]),
         ("import askew", "losses", ["askew"]),
         ("from askew import NeuralBregman", "report.tables", ["askew"]),

@@ -10,21 +10,11 @@ from pathlib import Path
 
 import pytest
 import torch
+from askew_paper.encoders import IMAGENET_MEAN, IMAGENET_STD, ResNet18, ResNet20, load_weights
 from safetensors.torch import save_file
 from torch import Tensor, nn
 
-from askew.encoders import (
-    IMAGENET_MEAN,
-    IMAGENET_STD,
-    MLP,
-    Identity,
-    Linear,
-    ResNet18,
-    ResNet20,
-    SmallCNN,
-    Standardize,
-    load_weights,
-)
+from askew.encoders import MLP, Identity, Linear, SmallCNN, Standardize
 
 # Name -> an encoder, the shape of one input, the output dimension.
 CASES: dict[str, tuple[Callable[[], nn.Module], tuple[int, ...], int]] = {

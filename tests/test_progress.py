@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from askew.progress import progress_bar
+from askew._progress import progress_bar
 
 
 class Terminal(io.StringIO):

@@ -3,21 +3,20 @@
 from askew import (
     checks,
     clustering,
-    data,
     divergences,
     encoders,
     explorer,
+    io,
     losses,
+    metrics,
     plot,
     potentials,
-    scores,
     search,
-    streams,
 )
 from askew.clustering import BregmanKMeans, BregmanMixture
 from askew.divergences import Bregman, Divergence, Embedded, NeuralBregman, make, names
 from askew.estimators import DivergenceLearner, DivergenceNeighborsClassifier, PairRegressor, TripletLearner
-from askew.models import export, load, save
+from askew.io import export, load, save
 from askew.training import History, TrainingDivergedError, fit
 
 __version__ = "0.1.0"
@@ -37,20 +36,19 @@ __all__ = [
     "TripletLearner",
     "checks",
     "clustering",
-    "data",
     "divergences",
     "encoders",
     "explorer",
     "export",
     "fit",
+    "io",
     "load",
     "losses",
     "make",
+    "metrics",
     "names",
     "plot",
     "potentials",
     "save",
-    "scores",
     "search",
-    "streams",
 ]

@@ -1,6 +1,6 @@
 """Checks of what callers hand in, and the one form that every error has.
 
-Every message says what is wrong, what it must be, what was got and how to mend it. Shapes and dtypes
+Every message says what is wrong, what it must be, what was got and how to hint it. Shapes and dtypes
 are cheap to look at and are always checked. Values (NaN, points outside a domain) are looked at only
 where :func:`inspectable` allows it, so that nothing here ends up inside a compiled graph or forces an
 accelerator to wait.
@@ -43,8 +43,8 @@ __all__ = [
     "in_function_transform",
     "inspectable",
     "is_lazy",
+    "message",
     "optional_import",
-    "problem",
     "transformed",
 ]
 
@@ -57,16 +57,16 @@ BLOCK_ENTRIES = 1 << 22
 DTYPES = (torch.float32, torch.float64, torch.bfloat16)
 
 
-def problem(what: str, must: str, got: object, mend: str = "") -> str:
-    """Return an error message: what, must be, got, and how to mend it.
+def message(what: str, must: str, got: object, hint: str = "") -> str:
+    """Return an error message: what, must be, got, and how to hint it.
 
     Examples
     --------
-    >>> problem("dim of NeuralBregman", "a positive integer", -3)
+    >>> message("dim of NeuralBregman", "a positive integer", -3)
     'dim of NeuralBregman must be a positive integer. Got -3 instead.'
     """
     text = f"{what} must be {must}. Got {got} instead."
-    return f"{text} {mend}" if mend else text
+    return f"{text} {hint}" if hint else text
 
 
 def in_function_transform() -> bool:
@@ -100,15 +100,15 @@ def check_size(value: object, what: str) -> int:
     """Return ``value`` if it is a positive integer."""
     # Integral takes the integers of numpy too.
     if isinstance(value, bool) or not isinstance(value, Integral) or value < 1:
-        raise ValueError(problem(what, "a positive integer", repr(value)))
+        raise ValueError(message(what, "a positive integer", repr(value)))
     return int(value)
 
 
 def check_widths(widths: Sequence[int], what: str) -> tuple[int, ...]:
     """Return the widths of hidden layers as a tuple of positive integers, at least one of them."""
     if isinstance(widths, (str, bytes)) or not isinstance(widths, Sequence) or len(widths) == 0:
-        mend = "Example: widths=(128, 128)."
-        raise ValueError(problem(what, "a non-empty sequence of positive integers", repr(widths), mend))
+        hint = "Example: widths=(128, 128)."
+        raise ValueError(message(what, "a non-empty sequence of positive integers", repr(widths), hint))
     return tuple(check_size(width, f"each of {what}") for width in widths)
 
 
@@ -116,7 +116,7 @@ def check_positive(value: float, what: str) -> float:
     """Return ``value`` if it is a finite number above zero."""
     number = not isinstance(value, bool) and isinstance(value, (int, float))
     if not (number and math.isfinite(value) and value > 0):
-        raise ValueError(problem(what, "a finite number above zero", repr(value)))
+        raise ValueError(message(what, "a finite number above zero", repr(value)))
     return float(value)
 
 
@@ -126,8 +126,8 @@ def check_name(name: object, known: Iterable[str], what: str) -> str:
     if isinstance(name, str) and name in choices:
         return name
     near = difflib.get_close_matches(str(name).lower(), choices, n=3, cutoff=0.5)
-    mend = f"Did you mean {' or '.join(map(repr, near))}?" if near else ""
-    raise ValueError(problem(what, f"one of {', '.join(map(repr, choices))}", repr(name), mend))
+    hint = f"Did you mean {' or '.join(map(repr, near))}?" if near else ""
+    raise ValueError(message(what, f"one of {', '.join(map(repr, choices))}", repr(name), hint))
 
 
 def check_plain(values: object, what: str) -> None:
@@ -145,43 +145,43 @@ drop such rows.
     if isinstance(values, np.ma.MaskedArray):
         hidden = int(np.ma.getmaskarray(values).sum())
         if hidden:
-            mend = "Fill them with .filled(value), or drop such rows."
-            raise ValueError(problem(what, "without masked entries", f"{hidden} of {values.size} masked", mend))
+            hint = "Fill them with .filled(value), or drop such rows."
+            raise ValueError(message(what, "without masked entries", f"{hidden} of {values.size} masked", hint))
     elif isinstance(values, Tensor):
         if values.is_nested:
-            mend = "Bring its rows to one length with torch.nested.to_padded_tensor(tensor, 0.0)."
-            raise TypeError(problem(what, "rows of one length", "a nested tensor", mend))
+            hint = "Bring its rows to one length with torch.nested.to_padded_tensor(tensor, 0.0)."
+            raise TypeError(message(what, "rows of one length", "a nested tensor", hint))
         if values.layout != torch.strided:
-            got, mend = f"a sparse tensor, {values.layout}", "Convert it with .to_dense()."
-            raise TypeError(problem(what, "a dense tensor", got, mend))
+            got, hint = f"a sparse tensor, {values.layout}", "Convert it with .to_dense()."
+            raise TypeError(message(what, "a dense tensor", got, hint))
         if values.is_meta:
-            mend = "Fill it first; such tensors are for shapes alone."
-            raise TypeError(problem(what, "a tensor that holds numbers", "one on the device meta", mend))
+            hint = "Fill it first; such tensors are for shapes alone."
+            raise TypeError(message(what, "a tensor that holds numbers", "one on the device meta", hint))
         if values.is_quantized:
-            raise TypeError(problem(what, "plain numbers", "a quantized tensor", "Convert it with .dequantize()."))
+            raise TypeError(message(what, "plain numbers", "a quantized tensor", "Convert it with .dequantize()."))
     elif callable(getattr(values, "toarray", None)) and hasattr(values, "nnz"):  # of scipy
         got = f"a sparse {type(values).__name__}"
-        raise TypeError(problem(what, "a dense array", got, "Convert it with .toarray()."))
+        raise TypeError(message(what, "a dense array", got, "Convert it with .toarray()."))
 
 
 def check_points(x: object, dim: int | None, name: str, owner: str, dtype: torch.dtype | None = None) -> Tensor:
     """Return ``x`` if it is a floating tensor of shape ``(..., dim)`` and, where given, of this dtype."""
     if not isinstance(x, Tensor):
-        mend = f"Convert it with torch.as_tensor({name}, dtype=torch.float32)."
-        raise TypeError(problem(f"{name} of {owner}", "a torch.Tensor", type(x).__name__, mend))
+        hint = f"Convert it with torch.as_tensor({name}, dtype=torch.float32)."
+        raise TypeError(message(f"{name} of {owner}", "a torch.Tensor", type(x).__name__, hint))
     if x.layout != torch.strided:
         check_plain(x, f"{name} of {owner}")
     if x.dtype not in DTYPES:
-        mend = "Convert it with .float()."
-        raise TypeError(problem(f"{name} of {owner}", "float32, float64 or bfloat16", x.dtype, mend))
+        hint = "Convert it with .float()."
+        raise TypeError(message(f"{name} of {owner}", "float32, float64 or bfloat16", x.dtype, hint))
     if dtype is not None and dtype not in DTYPES:
-        mend = "Convert the module with .float()."
-        raise TypeError(problem(f"the parameters of {owner}", "float32, float64 or bfloat16", dtype, mend))
+        hint = "Convert the module with .float()."
+        raise TypeError(message(f"the parameters of {owner}", "float32, float64 or bfloat16", dtype, hint))
     if dtype is not None and x.dtype != dtype:
-        mend = f"Convert the points with .to({dtype}) or the module with .to({x.dtype})."
-        raise TypeError(problem(f"{name} of {owner}", f"{dtype} like its parameters", x.dtype, mend))
+        hint = f"Convert the points with .to({dtype}) or the module with .to({x.dtype})."
+        raise TypeError(message(f"{name} of {owner}", f"{dtype} like its parameters", x.dtype, hint))
     if dim is not None and (x.ndim == 0 or x.shape[-1] != dim):
-        raise ValueError(problem(f"{name} of {owner}", f"of shape (..., {dim})", tuple(x.shape)))
+        raise ValueError(message(f"{name} of {owner}", f"of shape (..., {dim})", tuple(x.shape)))
     return x
 
 
@@ -192,15 +192,15 @@ def check_pair(
     x = check_points(x, dim, "x", owner, dtype)
     y = check_points(y, dim, "y", owner, dtype)
     if x.dtype != y.dtype:
-        mend = "Convert one of them with .to(...)."
-        raise TypeError(problem(f"y of {owner}", f"{x.dtype} like x", y.dtype, mend))
+        hint = "Convert one of them with .to(...)."
+        raise TypeError(message(f"y of {owner}", f"{x.dtype} like x", y.dtype, hint))
     if x.shape != y.shape:
         try:
             torch.broadcast_shapes(x.shape, y.shape)
         except RuntimeError:
             must = f"of a shape that broadcasts with x, {tuple(x.shape)}"
-            mend = "All pairs of two sets are pairwise(x, y)."
-            raise ValueError(problem(f"y of {owner}", must, tuple(y.shape), mend)) from None
+            hint = "All pairs of two sets are pairwise(x, y)."
+            raise ValueError(message(f"y of {owner}", must, tuple(y.shape), hint)) from None
     return x, y
 
 
@@ -210,10 +210,10 @@ def check_matrices(x: object, y: object, dim: int | None, owner: str, dtype: tor
         points = check_points(points, dim, name, owner, dtype)
         if points.ndim != 2:
             must = f"of shape (n, {'dim' if dim is None else dim})"
-            mend = "Rows against rows are forward(x, y)."
-            raise ValueError(problem(f"{name} of {owner}.pairwise", must, tuple(points.shape), mend))
+            hint = "Rows against rows are forward(x, y)."
+            raise ValueError(message(f"{name} of {owner}.pairwise", must, tuple(points.shape), hint))
     if isinstance(x, Tensor) and isinstance(y, Tensor) and x.dtype != y.dtype:
-        raise TypeError(problem(f"y of {owner}", f"{x.dtype} like x", y.dtype, "Convert one of them with .to(...)."))
+        raise TypeError(message(f"y of {owner}", f"{x.dtype} like x", y.dtype, "Convert one of them with .to(...)."))
 
 
 def check_finite(x: Tensor, name: str, owner: str) -> None:
@@ -224,8 +224,8 @@ def check_finite(x: Tensor, name: str, owner: str) -> None:
     for block in x.split(rows) if x.ndim and x.shape[0] > rows else (x,):
         bad = ~torch.isfinite(block)
         if bool(bad.any()):
-            mend = "Drop or impute such rows first."
-            raise ValueError(problem(f"{name} of {owner}", "finite", _first(block, bad, name, start), mend))
+            hint = "Drop or impute such rows first."
+            raise ValueError(message(f"{name} of {owner}", "finite", _first(block, bad, name, start), hint))
         start += rows
 
 
@@ -249,7 +249,7 @@ class Domain:
         Open bounds of every coordinate.
     sums_to_one
         Whether the coordinates of a point sum to one.
-    mend
+    hint
         How a user brings points into it; ends the error message.
     """
 
@@ -257,7 +257,7 @@ class Domain:
     lower: float = -math.inf
     upper: float = math.inf
     sums_to_one: bool = False
-    mend: str = ""
+    hint: str = ""
 
     def __repr__(self) -> str:
         return self.name
@@ -274,27 +274,27 @@ class Domain:
         if bool(outside.any()):
             interval = f"{brackets[0]}{self.lower:g}, {self.upper:g}{brackets[1]}"
             must = f"inside the {self.name} domain, each coordinate in {interval}"
-            raise ValueError(problem(f"{name} of {owner}", must, _first(x, outside, name), self.mend))
+            raise ValueError(message(f"{name} of {owner}", must, _first(x, outside, name), self.hint))
         if self.sums_to_one:
             sums = x.sum(-1)
             off = (sums - 1).abs() > SUM_TOLERANCE
             if bool(off.any()):
                 must = f"inside the {self.name} domain, each row summing to 1 within {SUM_TOLERANCE:g}"
-                raise ValueError(problem(f"{name} of {owner}", must, _first(sums, off, f"{name}.sum(-1)"), self.mend))
+                raise ValueError(message(f"{name} of {owner}", must, _first(sums, off, f"{name}.sum(-1)"), self.hint))
 
 
 REAL = Domain("real")
-POSITIVE = Domain("positive", lower=0.0, mend="Shift the data or clamp it with x.clamp_min(1e-6).")
-NEGATIVE = Domain("negative", upper=0.0, mend="These are gradients of a potential that only takes negative ones.")
+POSITIVE = Domain("positive", lower=0.0, hint="Shift the data or clamp it with x.clamp_min(1e-6).")
+NEGATIVE = Domain("negative", upper=0.0, hint="These are gradients of a potential that only takes negative ones.")
 UNIT_BOX = Domain(
-    "unit box", lower=0.0, upper=1.0, mend="Rescale each feature into (0, 1), for example by x.sigmoid()."
+    "unit box", lower=0.0, upper=1.0, hint="Rescale each feature into (0, 1), for example by x.sigmoid()."
 )
 SIMPLEX = Domain(
     "simplex",
     lower=0.0,
     upper=math.inf,
     sums_to_one=True,
-    mend="Clamp with x.clamp_min(1e-6) and divide each row by its sum, or use x.softmax(-1).",
+    hint="Clamp with x.clamp_min(1e-6) and divide each row by its sum, or use x.softmax(-1).",
 )
 
 
@@ -318,5 +318,5 @@ def check_columns(frame: Any, what: str) -> list[np.dtype[Any]]:
     strange = next((i for i, kind in enumerate(kinds) if kind.kind not in "biuf"), None)
     if strange is not None or not kinds:
         got = "none" if strange is None else f"column {str(frame.columns[strange])!r} of {kinds[strange]}"
-        raise TypeError(problem(what, "columns of numbers", got, "Choose them: frame[[name, ...]]."))
+        raise TypeError(message(what, "columns of numbers", got, "Choose them: frame[[name, ...]]."))
     return kinds

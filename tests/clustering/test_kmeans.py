@@ -13,7 +13,7 @@ from sklearn.datasets import load_iris, make_blobs
 from sklearn.exceptions import ConvergenceWarning
 from torch import nn
 
-from askew import DivergenceLearner, DivergenceNeighborsClassifier, Embedded, NeuralBregman, load, make, save, scores
+from askew import DivergenceLearner, DivergenceNeighborsClassifier, Embedded, NeuralBregman, load, make, metrics, save
 from askew.clustering import BregmanKMeans, kmeans
 from askew.divergences import Bregman, Euclidean, Scaled
 from askew.potentials import Burg, NegativeEntropy
@@ -54,7 +54,7 @@ def test_attributes_fit_together() -> None:
 def test_the_right_divergence_finds_what_euclid_cannot() -> None:
     points, labels = exponential()
     purities = {
-        name: scores.purity(labels, BregmanKMeans(3, divergence=name, n_init=5, random_state=0).fit_predict(points))
+        name: metrics.purity(labels, BregmanKMeans(3, divergence=name, n_init=5, random_state=0).fit_predict(points))
         for name in ("itakura-saito", "euclidean")
     }
     assert purities["itakura-saito"] > 0.9 > 0.6 > purities["euclidean"]
@@ -64,7 +64,7 @@ def test_the_right_divergence_finds_what_euclid_cannot() -> None:
 def test_every_start(init: str) -> None:
     points, labels = blobs()
     model = BregmanKMeans(6, init=init, n_init=10, random_state=0).fit(points)
-    assert scores.purity(labels, model.labels_) > 0.99
+    assert metrics.purity(labels, model.labels_) > 0.99
 
 
 def test_restarts_keep_the_lowest_objective() -> None:
@@ -193,7 +193,7 @@ def test_weights_that_are_read_only() -> None:
 def test_a_fitted_learner(encoder: str | None) -> None:
     learner = DivergenceLearner(encoder=encoder, steps=60, random_state=0).fit(X[::2], LABELS[::2])
     model = BregmanKMeans(3, divergence=learner, n_init=3, random_state=0)
-    assert scores.purity(LABELS[1::2], model.fit_predict(X[1::2])) > 0.85
+    assert metrics.purity(LABELS[1::2], model.fit_predict(X[1::2])) > 0.85
     matrix = model.transform(X[:5])
     images = torch.from_numpy(learner.transform(X[:5]))
     centres = torch.from_numpy(model.cluster_centers_)
@@ -225,7 +225,7 @@ def test_left_centroids() -> None:
 def test_left_centroids_of_a_learned_divergence() -> None:
     learner = DivergenceLearner(encoder=None, steps=60, random_state=0).fit(X[::2], LABELS[::2])
     model = BregmanKMeans(3, divergence=learner, dual=True, n_init=3, random_state=0)
-    assert scores.purity(LABELS[1::2], model.fit_predict(X[1::2])) > 0.85
+    assert metrics.purity(LABELS[1::2], model.fit_predict(X[1::2])) > 0.85
     right = BregmanKMeans(3, divergence=learner, n_init=3, random_state=0).fit(X[1::2])
     assert not np.allclose(right.cluster_centers_, model.cluster_centers_, rtol=1e-3)
 
@@ -241,7 +241,7 @@ def test_mini_batches_come_near_to_all_points(divergence: str, dual: bool) -> No
     full = BregmanKMeans(6, divergence=divergence, dual=dual, random_state=0).fit(points)
     mini = BregmanKMeans(6, divergence=divergence, dual=dual, random_state=0, batch_size=200).fit(points)
     assert mini.inertia_ < 1.1 * full.inertia_
-    assert scores.purity(labels, mini.labels_) > 0.99
+    assert metrics.purity(labels, mini.labels_) > 0.99
     assert mini.counts_.shape == (6,)
     np.testing.assert_array_equal(mini.predict(points), mini.labels_)
 
@@ -264,7 +264,7 @@ def test_pieces_of_a_table_find_its_clusters() -> None:
     model = BregmanKMeans(6, random_state=0)
     for piece in np.array_split(points, 30):
         model.partial_fit(piece)
-    assert scores.purity(labels, model.predict(points)) > 0.99
+    assert metrics.purity(labels, model.predict(points)) > 0.99
 
 
 def test_pieces_go_on_from_a_fit() -> None:

@@ -136,7 +136,7 @@ def test_a_network_costs_as_many_evaluations_as_there_are_centres(monkeypatch: p
     divergence, points = NeuralBregman(3, widths=(8,)).double(), gaussian(2000, 3)
     rows = []
     potential = type(divergence.potential)
-    for name in ("_gradient_difference", "_divergence", "_centred_value"):
+    for name in ("compute_gradient_difference", "compute_divergence", "centred_value"):
         original = getattr(potential, name)
 
         def counting(self: object, *arguments: Tensor, original: object = original) -> Tensor:

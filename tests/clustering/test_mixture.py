@@ -25,7 +25,7 @@ from askew import DivergenceLearner, load, save
 from askew.clustering.kmeans import BregmanKMeans
 from askew.clustering.mixture import BregmanMixture
 from askew.divergences import CATALOGUE, Bregman, Embedded, Mahalanobis, Scaled, make
-from askew.scores import adjusted_rand, purity
+from askew.metrics import adjusted_rand, purity
 
 BLOBS, LABELS = make_blobs(150, 2, centers=3, cluster_std=0.8, random_state=3)
 COUNTS = np.random.default_rng(0).poisson(np.repeat([[2.0, 9.0], [9.0, 2.0]], 60, axis=0)).astype(float)

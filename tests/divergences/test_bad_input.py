@@ -281,10 +281,10 @@ def test_all_domains_are_tested() -> None:
 @by_call
 @pytest.mark.parametrize("name", OUTSIDE)
 def test_points_outside_the_domain(name: str, call: str, side: str) -> None:
-    value, must, mend = OUTSIDE[name]
+    value, must, hint = OUTSIDE[name]
     bad = valid()
     bad[1, 2] = bad[2, 0] = value
-    text = rf"^{side} of \w+ must be {must}\. Got {side}\[1, 2\] = {value} instead\. .*{mend}"
+    text = rf"^{side} of \w+ must be {must}\. Got {side}\[1, 2\] = {value} instead\. .*{hint}"
     with pytest.raises(ValueError, match=text):
         called(make(name), call, side, bad)
 

@@ -178,7 +178,7 @@ def test_affine_terms_do_not_matter(case: Case) -> None:
     divergence = build(case)
     potential = divergence.potential
     slope = torch.arange(1.0, DIM + 1, dtype=torch.float64)
-    tilted = Bregman(FromFunction(lambda x: potential._value(x) + x @ slope - 7, DIM, domain=potential.domain))
+    tilted = Bregman(FromFunction(lambda x: potential.compute_value(x) + x @ slope - 7, DIM, domain=potential.domain))
     x, y = random_points(case, 20), random_points(case, 20, seed=1)
     close(tilted(x, y), divergence(x, y), rtol=1e-6, atol=1e-9)
 

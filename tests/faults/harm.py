@@ -21,14 +21,14 @@ from typing import Any
 
 import numpy as np
 import torch
+from askew_paper.data import download, images
+from askew_paper.data.files import Source, register
+from askew_paper.experiments import workers
 from faults.scenes import CommandError, command, look, make, train
 from torch import distributed
 from torch.utils.data import DataLoader, TensorDataset
 
 import askew
-from askew.data import download, images
-from askew.data.files import Source, register
-from askew.experiments import workers
 
 __all__ = [
     "command",

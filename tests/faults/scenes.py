@@ -21,13 +21,13 @@ from typing import Any
 
 import numpy as np
 import torch
+from askew_paper.experiments.description import EXPERIMENTS, MAE, Cell, Experiment, Outcome, grid, register
+from askew_paper.experiments.results import read, surroundings
 
 import askew
-from askew import storage
+from askew import io as askew_io
 from askew.cli import main
 from askew.cli.inputs import load_model
-from askew.experiments.description import EXPERIMENTS, MAE, Cell, Experiment, Outcome, grid, register
-from askew.experiments.results import read, surroundings
 from askew.search import ExactIndex, FaissIndex, Index, load_index
 
 STEPS, EVERY = 12, 3
@@ -78,7 +78,7 @@ def make_model(folder: Path, version: int) -> None:
 
 
 def look_at_model(folder: Path) -> str:
-    return storage.checksum(None, askew.load(folder / "model").state_dict())
+    return askew_io.checksum(None, askew.load(folder / "model").state_dict())
 
 
 # ---------------------------------------------------------------------- indexes
@@ -170,7 +170,7 @@ def train(
         checkpoint_every=EVERY,
         progress=progress,
     )
-    return storage.checksum(None, model.state_dict())
+    return askew_io.checksum(None, model.state_dict())
 
 
 def make_checkpoint(folder: Path, version: int) -> None:
@@ -183,8 +183,8 @@ def make_checkpoint(folder: Path, version: int) -> None:
 
 
 def look_at_checkpoint(folder: Path) -> int:
-    tensors, description = storage.load_tensors(folder / "run" / "state", "checkpoint")
-    return int(storage.unflatten(tensors, description["tree"])["counters"]["step"])
+    tensors, description = askew_io.load_tensors(folder / "run" / "state", "checkpoint")
+    return int(askew_io.unflatten(tensors, description["tree"])["counters"]["step"])
 
 
 # ---------------------------------------------------------------------- experiments

@@ -10,7 +10,7 @@ import pytest
 import torch
 from faults.nursery import Nursery
 
-from askew import storage
+from askew import io
 
 pytestmark = pytest.mark.skipif(not torch.distributed.is_gloo_available(), reason="torch was built without gloo")
 # Seconds that a process waits for one that is stopped, and in which it is to end then, on a busy machine.
@@ -18,8 +18,8 @@ PATIENCE, BOUND = 5, 20
 
 
 def step_of(checkpoint: Path) -> int:
-    tensors, description = storage.load_tensors(checkpoint, "checkpoint")
-    return int(storage.unflatten(tensors, description["tree"])["counters"]["step"])
+    tensors, description = io.load_tensors(checkpoint, "checkpoint")
+    return int(io.unflatten(tensors, description["tree"])["counters"]["step"])
 
 
 @pytest.fixture(scope="module")

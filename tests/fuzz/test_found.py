@@ -17,18 +17,18 @@ import numpy as np
 import pandas
 import pytest
 import torch
+from askew_paper.data import load_table, read_tntp
+from askew_paper.data.images import _jpegs, _read_svhn
+from askew_paper.data.pickled import read_pickled
+from askew_paper.data.words import read_pairs, read_vectors
+from askew_paper.experiments.description import Cell
+from askew_paper.experiments.rows import Row
 
 import askew
-from askew import storage
+from askew import io as askew_io
+from askew.cli.tables import Columns, read_frame
 from askew.clustering.lloyd import total
-from askew.data import load_table, read_tntp
-from askew.data.images import _jpegs, _read_svhn
-from askew.data.pickled import read_pickled
-from askew.data.words import read_pairs, read_vectors
-from askew.experiments.description import Cell
-from askew.experiments.rows import Row
-from askew.streams import Rows
-from askew.tables import Columns, read_frame
+from askew.io import Rows
 
 
 def npy(header: str, body: bytes = b"") -> bytes:
@@ -113,8 +113,8 @@ def test_archive_compressed_in_another_way(tmp_path: Path) -> None:
 def test_parquet_of_one_value_over_and_over(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     pytest.importorskip("pyarrow")
     pandas.DataFrame({"a": np.zeros(2_000_000), "b": np.zeros(2_000_000)}).to_parquet(tmp_path / "a.parquet")
-    monkeypatch.setattr("askew.storage.parquet.MOST_VALUES", 1000)
-    monkeypatch.setattr("askew.storage.parquet.DEFLATE", 1)
+    monkeypatch.setattr("askew.io.parquet.MOST_VALUES", 1000)
+    monkeypatch.setattr("askew.io.parquet.DEFLATE", 1)
     assert (tmp_path / "a.parquet").stat().st_size < 100_000
     with pytest.raises(ValueError, match="bytes that say they are 4000000 values"):
         read_frame(tmp_path / "a.parquet")
@@ -170,8 +170,8 @@ def test_parquet_that_declares_fewer_rows_than_its_groups(tmp_path: Path, monkey
     footer = len(content) - 8 - struct.unpack("<I", content[-8:-4])[0]
     file.write_bytes(content[:footer] + content[footer:].replace(true, false, 1))
     assert parquet.ParquetFile(file).metadata.num_rows == 1
-    monkeypatch.setattr("askew.storage.parquet.MOST_VALUES", 1000)
-    monkeypatch.setattr("askew.storage.parquet.DEFLATE", 1)
+    monkeypatch.setattr("askew.io.parquet.MOST_VALUES", 1000)
+    monkeypatch.setattr("askew.io.parquet.DEFLATE", 1)
     with pytest.raises(ValueError, match="bytes that say they are 2000000 values"):
         read_frame(file)
 
@@ -180,8 +180,8 @@ def test_rows_of_a_group_of_one_value_over_and_over(tmp_path: Path, monkeypatch:
     pytest.importorskip("pyarrow")
     file = tmp_path / "a.parquet"
     pandas.DataFrame({"a": np.zeros(200_000), "b": np.zeros(200_000)}).to_parquet(file, row_group_size=100_000)
-    monkeypatch.setattr("askew.storage.parquet.MOST_VALUES", 100_000)
-    monkeypatch.setattr("askew.storage.parquet.DEFLATE", 1)
+    monkeypatch.setattr("askew.io.parquet.MOST_VALUES", 100_000)
+    monkeypatch.setattr("askew.io.parquet.DEFLATE", 1)
     with pytest.raises(ValueError, match=r"whole Parquet file.*bytes that say they are 200000 values"):
         Rows(file)
     assert Rows(file, "a").read(150_000, 150_001).tolist() == [0]
@@ -270,7 +270,7 @@ def test_photograph_that_declares_too_many_pixels(tmp_path: Path) -> None:
 )
 def test_json_that_nothing_else_can_hold(text: str, words: str) -> None:
     with pytest.raises(ValueError, match=words):
-        storage.read_json(text, "'x'")
+        askew_io.read_json(text, "'x'")
 
 
 @pytest.mark.parametrize(
@@ -300,11 +300,11 @@ def resume(path: Path) -> askew.training.History:
 
 
 def change(path: Path, forgery: Any) -> None:
-    tensors, description = storage.load_tensors(path, "checkpoint")
-    tree = storage.unflatten(tensors, description["tree"])
+    tensors, description = askew_io.load_tensors(path, "checkpoint")
+    tree = askew_io.unflatten(tensors, description["tree"])
     forgery(tree)
-    tensors, rest = storage.flatten(tree)
-    storage.save_tensors(path, tensors, {"kind": "checkpoint", "tree": rest})
+    tensors, rest = askew_io.flatten(tree)
+    askew_io.save_tensors(path, tensors, {"kind": "checkpoint", "tree": rest})
 
 
 def spoiled(tree: Any) -> dict[str, torch.Tensor]:
@@ -355,7 +355,7 @@ def test_checkpoint_of_an_older_askew(tmp_path: Path) -> None:
 def test_pages_of_signs_that_no_text_holds(tmp_path: Path, name: str) -> None:
     page = askew.explorer.write_explorer(askew.make("kl", 2), tmp_path / "a.html", title=name)
     assert "<title>a\ufffdb</title>" in page.read_text("utf-8")
-    storage.write_text(tmp_path / "b.html", name)
+    askew_io.write_text(tmp_path / "b.html", name)
     assert (tmp_path / "b.html").read_text("utf-8") == "a\ufffdb"
 
 
@@ -400,7 +400,7 @@ def test_faiss_part_that_declares_more_than_there_is(tmp_path: Path) -> None:
     description = json.loads((tmp_path / "index.json").read_bytes())
     description.pop("checksum")
     description["own"]["engine"]["sha256"] = hashlib.sha256(content).hexdigest()
-    description["checksum"] = storage.checksum(description)
+    description["checksum"] = askew_io.checksum(description)
     (tmp_path / "index.json").write_text(json.dumps(description))
     with pytest.raises(ValueError, match="damaged or cut short"):
         askew.search.FaissIndex.load(tmp_path)
@@ -530,7 +530,7 @@ def test_rows_of_different_lengths() -> None:
     with pytest.raises(TypeError, match="X of BregmanKMeans must be a table of numbers"):
         askew.BregmanKMeans(1).fit({})
     with pytest.raises(ValueError, match="must be an array"):
-        askew.scores.ranking(ragged, [0, 1], [0, 1])
+        askew.metrics.ranking(ragged, [0, 1], [0, 1])
 
 
 def test_columns_that_describe_nothing() -> None:
@@ -555,14 +555,14 @@ def test_member_that_says_it_is_longer_than_the_archive(tmp_path: Path) -> None:
     content[place + 20 : place + 24] = struct.pack("<I", 2**31)
     path = write(tmp_path / "a.npz", bytes(content))
     with pytest.raises(ValueError, match="members that say they are longer"):
-        storage.read_arrays(path)
+        askew_io.read_arrays(path)
 
 
 def test_text_of_numpy_with_numbers_that_are_no_characters(tmp_path: Path) -> None:
     for code in (0x110000, 0xD800):
         np.save(tmp_path / "a.npy", np.array([65, code], np.uint32).view("U1"))
         with pytest.raises(ValueError, match="no characters"):
-            storage.read_array(tmp_path / "a.npy")
+            askew_io.read_array(tmp_path / "a.npy")
 
 
 def test_a_point_without_weight_that_is_infinitely_far() -> None:
@@ -587,4 +587,4 @@ def test_objective_of_a_point_whose_powers_overflow_float32() -> None:
 @pytest.mark.parametrize("dtype", ["<b4", "<f1", "|b8"])
 def test_a_description_with_a_dtype_that_numpy_does_not_know(dtype: str) -> None:
     with pytest.raises(ValueError, match="description"):
-        storage.unflatten({"a": torch.zeros(2)}, {"array": "a", "dtype": dtype})
+        askew_io.unflatten({"a": torch.zeros(2)}, {"array": "a", "dtype": dtype})

@@ -14,22 +14,22 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from askew_paper.data import read_tntp
+from askew_paper.data.pickled import read_pickled
+from askew_paper.data.words import read_pairs, read_vectors
+from askew_paper.experiments.description import Cell
+from askew_paper.experiments.rows import Row
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as arrays
 
 import askew
-from askew import storage
-from askew.data import read_tntp
-from askew.data.pickled import read_pickled
-from askew.data.words import read_pairs, read_vectors
-from askew.experiments.description import Cell
-from askew.experiments.rows import Row
-from askew.tables import read_frame
+from askew import io as askew_io
+from askew.cli.tables import read_frame
 
 ROOT = Path(__file__).parents[2]
 # Behind everything else: the other files there have names of their own.
-sys.path.append(str(ROOT / "benchmarks"))
+sys.path.append(str(ROOT / "tools"))
 
 from fuzzing.registry import FILES, NUMBERS, PLANTED, TARGETS  # noqa: E402
 from fuzzing.running import fuzz, run_cases  # noqa: E402
@@ -137,15 +137,17 @@ trees = st.recursive(leaves, lambda inner: st.lists(inner, max_size=3) | st.dict
 @quick
 @given(trees)
 def test_trees_come_back(tree: Any) -> None:
-    tensors, rest = storage.flatten(tree)
-    again = storage.unflatten(tensors, storage.read_json(json.dumps(rest), "'x'"))
+    tensors, rest = askew_io.flatten(tree)
+    again = askew_io.unflatten(tensors, askew_io.read_json(json.dumps(rest), "'x'"))
     assert again == tree
 
 
 @quick
 @given(st.binary(max_size=60) | trees.map(lambda tree: json.dumps(tree).encode()))
 def test_descriptions_are_read_or_refused(content: bytes) -> None:
-    answer(lambda: storage.unflatten({}, storage.check_description(storage.read_json(content, "'x'"), "'x'", "model")))
+    answer(
+        lambda: askew_io.unflatten({}, askew_io.check_description(askew_io.read_json(content, "'x'"), "'x'", "model"))
+    )
 
 
 # Python writes no bytes as a call of bytes, which this reader does not know.
@@ -178,9 +180,9 @@ def test_arrays_come_back(array: Any) -> None:
     path = target_folder() / "a.npy"
     np.save(path, array)
     if array.dtype.itemsize and (array.size or max(array.shape) < 100):
-        np.testing.assert_array_equal(storage.read_array(path), array)
+        np.testing.assert_array_equal(askew_io.read_array(path), array)
     np.savez(target_folder() / "a.npz", a=array, b=array)
-    np.testing.assert_array_equal(storage.read_arrays(target_folder() / "a.npz")["b"], array)
+    np.testing.assert_array_equal(askew_io.read_arrays(target_folder() / "a.npz")["b"], array)
 
 
 def target_folder() -> Path:
@@ -286,7 +288,7 @@ def test_closed_forms_against_their_formulas(name: str, data: Any) -> None:
 
 def test_archive_members_stay_inside(tmp_path: Path) -> None:
     """A member that names a place outside of the folder is not written there, nor anywhere."""
-    from askew.data.files import Source, _unpack
+    from askew_paper.data.files import Source, _unpack
 
     file = io.BytesIO()
     with tarfile.open(fileobj=file, mode="w:gz") as tar:

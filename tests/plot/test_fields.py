@@ -57,7 +57,7 @@ def test_lines_are_where_phi_has_their_level(potential: potentials.Potential) ->
     assert len(found) >= 4
     for level, line in found:
         # On the edge of the domain phi may have no value.
-        inner = line[potential._inside(torch.from_numpy(line)).numpy()]
+        inner = line[potential.contains(torch.from_numpy(line)).numpy()]
         assert off_level(potential(torch.from_numpy(inner)).numpy(), level) < 1e-6
     assert len(ax.texts) >= 3, "lines have numbers"
 

@@ -262,7 +262,7 @@ def test_value_gradient_and_hessian_agree(name):
     torch.testing.assert_close(phi.gradient(x).detach(), want)
     if name != "entropy simplex":  # autograd does not know that the rows sum to one; the gradient does not need it
         torch.testing.assert_close(torch.autograd.grad(phi(x).sum(), x)[0], want)
-    jacobian = torch.stack([torch.autograd.functional.jacobian(phi._gradient, row) for row in x.detach()])
+    jacobian = torch.stack([torch.autograd.functional.jacobian(phi.compute_gradient, row) for row in x.detach()])
     torch.testing.assert_close(phi.hessian(x).detach(), jacobian)
 
 
@@ -294,7 +294,7 @@ def test_divergence_is_exactly_zero_at_equal_points_with_right_derivatives(name)
     phi = CASES[name][0]().double()
     y = points(name, 3, seed=6)
     x = y.clone().requires_grad_()
-    value = phi._divergence(x, y, x - y)
+    value = phi.compute_divergence(x, y, x - y)
     (slope,) = torch.autograd.grad(value.sum(), x, create_graph=True)
     curvature = torch.stack([torch.autograd.grad(slope[:, i].sum(), x, retain_graph=True)[0] for i in range(DIM)], 1)
     assert (value == 0).all()
@@ -308,10 +308,10 @@ def test_derivatives_of_the_divergence(name):
     x, y = points(name, 2, seed=7).requires_grad_(), points(name, 2, seed=8).requires_grad_()
 
     def divergence(x: Tensor, y: Tensor) -> Tensor:
-        return phi._divergence(x, y, x - y)
+        return phi.compute_divergence(x, y, x - y)
 
     def difference(x: Tensor, y: Tensor) -> Tensor:
-        return phi._gradient_difference(x, y, x - y)
+        return phi.compute_gradient_difference(x, y, x - y)
 
     assert gradcheck(divergence, (x, y))
     assert gradgradcheck(divergence, (x, y), fast_mode=True)
@@ -323,7 +323,7 @@ def test_derivatives_of_near_points_keep_their_digits(name):
     phi = CASES[name][0]().double()
     x, y = near_pairs(name, torch.float64, 1e-6)
     x, y = x[4:].requires_grad_(), y[4:].requires_grad_()
-    of_x, of_y = torch.autograd.grad(phi._divergence(x, y, x - y).sum(), (x, y))
+    of_x, of_y = torch.autograd.grad(phi.compute_divergence(x, y, x - y).sum(), (x, y))
     h = (x - y).detach()
     torch.testing.assert_close(of_x, phi.gradient_difference(x, y).detach(), rtol=1e-9, atol=1e-14)
     torch.testing.assert_close(of_y, -(phi.hessian(y).detach() @ h[..., None])[..., 0], rtol=1e-9, atol=1e-14)

@@ -95,7 +95,7 @@ def test_value_gradient_hessian_and_divergence_agree(name):
     value, same = phi.value_and_gradient(x)
     torch.testing.assert_close(value, phi(x))
     torch.testing.assert_close(same, gradient)
-    jacobian = torch.stack([torch.autograd.functional.jacobian(phi._gradient, row) for row in x.detach()])
+    jacobian = torch.stack([torch.autograd.functional.jacobian(phi.compute_gradient, row) for row in x.detach()])
     torch.testing.assert_close(phi.hessian(x), jacobian)
     textbook = phi(x) - phi(y) - (phi.gradient(y) * (x - y)).sum(-1)
     torch.testing.assert_close(phi.divergence(x, y), textbook, rtol=1e-9, atol=1e-12)
@@ -109,7 +109,7 @@ def test_derivatives_of_the_divergence(name):
     x, y = points(phi, 2, 4, name).requires_grad_(), points(phi, 2, 5, name).requires_grad_()
 
     def divergence(x: Tensor, y: Tensor) -> Tensor:
-        return phi._divergence(x, y, x - y)
+        return phi.compute_divergence(x, y, x - y)
 
     assert gradcheck(divergence, (x, y))
     assert gradgradcheck(divergence, (x, y), fast_mode=True)
@@ -238,7 +238,7 @@ def test_near_gradients_keep_their_digits(name):
     got = Conjugate(phi).divergence(u, v)
     # D = h H^-1 h / 2 to first order in h, and the next order is 1e-4 of it at most.
     h = (u - v).double()
-    inverse = Conjugate(wide)._hessian(v.double())  # float32 rows sum to one in float32 only
+    inverse = Conjugate(wide).compute_hessian(v.double())  # float32 rows sum to one in float32 only
     want = torch.einsum("ni,nij,nj->n", h, inverse, h) / 2
     torch.testing.assert_close(got.double().detach(), want.detach(), rtol=2e-3, atol=0)
     assert (Conjugate(phi).divergence(v, v) == 0).all()
@@ -251,10 +251,10 @@ def test_conjugate_is_twice_differentiable_in_g(name):
     u, v = (phi.gradient(points(phi, 1, seed, name)).detach().requires_grad_() for seed in (14, 15))
 
     def divergence(u: Tensor, v: Tensor) -> Tensor:
-        return star._divergence(u, v, u - v)
+        return star.compute_divergence(u, v, u - v)
 
-    assert gradcheck(star._value, u, fast_mode=True)
-    for function, arguments in ((star._gradient, (u,)), (divergence, (u, v))):
+    assert gradcheck(star.compute_value, u, fast_mode=True)
+    for function, arguments in ((star.compute_gradient, (u,)), (divergence, (u, v))):
         assert gradcheck(function, arguments, fast_mode=True)
         assert gradgradcheck(function, arguments, fast_mode=True)
 

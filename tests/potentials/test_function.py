@@ -93,7 +93,7 @@ def test_derivatives_of_the_divergence(distance):
     x = (y + distance * normals(2, DIM, seed=9)).detach().requires_grad_()
 
     def divergence(x: Tensor, y: Tensor) -> Tensor:
-        return phi._divergence(x, y, x - y)
+        return phi.compute_divergence(x, y, x - y)
 
     if distance:
         assert gradcheck(divergence, (x, y))
@@ -202,7 +202,7 @@ def test_finds_a_small_flaw_by_short_segments():
 
 def test_finds_gradients_that_are_not_those_of_a_convex_function():
     class Liar(Quadratic):
-        def _gradient(self, x: Tensor) -> Tensor:
+        def compute_gradient(self, x: Tensor) -> Tensor:
             return -2 * x
 
     report = check_convexity(Liar(2), normals(10, 2, seed=14))

@@ -17,7 +17,7 @@ import pytest
 import torch
 from torch import nn
 
-from askew import storage
+from askew import io
 from askew.divergences import Bregman, Embedded, make
 from askew.potentials import FromFunction
 from askew.search import ExactIndex, FaissIndex, engines
@@ -161,9 +161,9 @@ def test_kinds_that_change_still_do(tmp_path: Path, monkeypatch: pytest.MonkeyPa
 
 def test_mapped_tensors(tmp_path: Path) -> None:
     file = tmp_path / "a.safetensors"
-    storage.save_tensors(file, {"x": torch.arange(100_000.0), "empty": torch.empty(0, 3)}, {"kind": "items"})
-    copied, _ = storage.load_tensors(file, "items")
-    mapped, description = storage.load_tensors(file, "items", mapped=True)
+    io.save_tensors(file, {"x": torch.arange(100_000.0), "empty": torch.empty(0, 3)}, {"kind": "items"})
+    copied, _ = io.load_tensors(file, "items")
+    mapped, description = io.load_tensors(file, "items", mapped=True)
     assert description["kind"] == "items"
     torch.testing.assert_close(mapped["x"], copied["x"])
     assert mapped["empty"].shape == (0, 3)
@@ -173,7 +173,7 @@ def test_mapped_tensors(tmp_path: Path) -> None:
     before = file.read_bytes()
     mapped["x"][0] = -1
     assert file.read_bytes() == before
-    storage.save_tensors(file, {"x": torch.zeros(3)}, {"kind": "items"})
+    io.save_tensors(file, {"x": torch.zeros(3)}, {"kind": "items"})
     file.unlink()
     assert mapped["x"][-1] == 99_999
     del mapped
@@ -181,12 +181,12 @@ def test_mapped_tensors(tmp_path: Path) -> None:
 
 def test_mapped_tensors_are_checked(tmp_path: Path) -> None:
     file = tmp_path / "a.safetensors"
-    storage.save_tensors(file, {"x": torch.arange(1000.0)}, {"kind": "items"})
+    io.save_tensors(file, {"x": torch.arange(1000.0)}, {"kind": "items"})
     content = bytearray(file.read_bytes())
     content[-5] ^= 1
     file.write_bytes(content)
     with pytest.raises(ValueError, match="its checksum does not fit"):
-        storage.load_tensors(file, "items", mapped=True)
+        io.load_tensors(file, "items", mapped=True)
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="asks the kernel what is mapped")
@@ -336,7 +336,7 @@ def rewrite(folder: Path, change: Callable[[dict[str, Any]], None]) -> None:
     description = json.loads(path.read_text())
     del description["checksum"]
     change(description)
-    path.write_text(json.dumps(description | {"checksum": storage.checksum(description)}))
+    path.write_text(json.dumps(description | {"checksum": io.checksum(description)}))
 
 
 def take_parts_of(other: Path, *names: str) -> Callable[[Path], None]:

@@ -19,7 +19,7 @@ from torch import Tensor, nn
 from torch.utils.data import BatchSampler, DataLoader, DistributedSampler, TensorDataset
 
 import askew
-from askew import storage
+from askew import io
 from askew.divergences import Embedded, Mahalanobis, NeuralBregman, make
 from askew.losses import AllTriplets, Regression, TripletMargin
 from askew.training import History, TrainingDivergedError, fit
@@ -355,7 +355,7 @@ import os, signal, sys, torch
 from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
 import askew
-from askew import storage
+from askew import io
 from askew.divergences import Embedded, NeuralBregman
 from askew.losses import AllTriplets
 
@@ -511,8 +511,8 @@ def test_weights_that_are_not_finite_are_never_written(at: int, tmp_path: Path) 
     with pytest.raises(TrainingDivergedError, match="NaN or infinite weights"):
         fit(D, pairs(), breaking(at), steps=8, batch_size=50, seed=0, checkpoint=file, checkpoint_every=2)
     assert all(torch.isfinite(tensor).all() for tensor in D.state_dict().values())
-    tensors, description = storage.load_tensors(file, "checkpoint")
-    assert storage.unflatten(tensors, description["tree"])["counters"]["step"] == at - 2
+    tensors, description = io.load_tensors(file, "checkpoint")
+    assert io.unflatten(tensors, description["tree"])["counters"]["step"] == at - 2
     history = fit(again, pairs(), breaking(-1), steps=8, batch_size=50, seed=0, checkpoint=file, checkpoint_every=2)
     assert history.stopped == "finished"
     assert same(weights(whole), weights(again))

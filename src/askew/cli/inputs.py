@@ -10,11 +10,11 @@ import numpy as np
 import typer
 from numpy.typing import NDArray
 
-from askew import checks, models
+from askew import checks, io
 from askew.cli.shell import complain, say
+from askew.cli.tables import LABEL, Columns, check_column, load_bundled, read_frame
 from askew.divergences import CATALOGUE, Divergence
 from askew.estimators.base import BaseLearner
-from askew.tables import LABEL, Columns, check_column, load_bundled, read_frame
 
 if TYPE_CHECKING:
     from pandas import DataFrame
@@ -56,7 +56,7 @@ def read_table(path: Path | None, dataset: str | None = None, no_header: bool = 
     """Return the table of a file, or one that comes along."""
     if (path is None) == (dataset is None):
         got = "both" if path is not None else "neither"
-        raise ValueError(checks.problem("input", "either a TABLE or --dataset NAME", got))
+        raise ValueError(checks.message("input", "either a TABLE or --dataset NAME", got))
     return load_bundled(dataset) if dataset is not None else read_frame(path or "", header=not no_header)
 
 
@@ -66,7 +66,7 @@ def labelled(table: DataFrame, label: str | None, dataset: str | None) -> tuple[
         label = LABEL
     if label is None:
         columns = ", ".join(map(str, table.columns[:20])) + (", ..." if table.shape[1] > 20 else "")
-        raise ValueError(checks.problem("--label", f"the column with the classes, one of {columns}", "none"))
+        raise ValueError(checks.message("--label", f"the column with the classes, one of {columns}", "none"))
     check_column(table, label, "--label")
     known = table[label].notna()
     lost = int((~known).sum())
@@ -76,8 +76,8 @@ def labelled(table: DataFrame, label: str | None, dataset: str | None) -> tuple[
     if classes > 50 and classes > len(table) / 3:
         must = "a column of classes, each with several rows"
         got = f"{label!r} with {classes} different values in {len(table)} rows"
-        mend = "Numbers to predict are learned from pairs: see askew learn --pairs."
-        raise ValueError(checks.problem("--label", must, got, mend))
+        hint = "Numbers to predict are learned from pairs: see askew learn --pairs."
+        raise ValueError(checks.message("--label", must, got, hint))
     return table, label, notes
 
 
@@ -99,10 +99,10 @@ def divergence_names(asked: str, usual: Sequence[str]) -> list[str]:
 
 def load_model(folder: Path) -> tuple[Any, Columns | None]:
     """Return a model and how it takes tables, if that was saved with it."""
-    model, notes = models.load_with_notes(folder)
+    model, notes = io.load_with_notes(folder)
     if not isinstance(model, (Divergence, BaseLearner)):
         must = "a folder of a divergence or a learner"
-        raise ValueError(checks.problem("MODEL", must, f"{str(folder)!r} with a {type(model).__name__}"))
+        raise ValueError(checks.message("MODEL", must, f"{str(folder)!r} with a {type(model).__name__}"))
     return model, columns_in(notes, folder)
 
 
@@ -123,10 +123,10 @@ def points_for(columns: Columns | None, table: DataFrame, dim: int | None) -> ND
     numbers = table.select_dtypes("number")
     if dim is not None and numbers.shape[1] != dim:
         must = f"a table with {dim} columns of numbers, as many as the model has features"
-        raise ValueError(checks.problem("TABLE", must, numbers.shape[1], "Drop the other columns."))
+        raise ValueError(checks.message("TABLE", must, numbers.shape[1], "Drop the other columns."))
     points: NDArray[np.float64] = numbers.to_numpy(dtype=np.float64)
     if not np.isfinite(points).all():
-        raise ValueError(checks.problem("TABLE", "a table of finite numbers", "gaps or infinity", "Fill them first."))
+        raise ValueError(checks.message("TABLE", "a table of finite numbers", "gaps or infinity", "Fill them first."))
     return points
 
 
@@ -137,7 +137,7 @@ def names_of(table: DataFrame, column: str | None) -> list[str]:
     names = [str(value) for value in table[check_column(table, column, "--id")]]
     if len(set(names)) < len(names):
         twice = next(name for name in names if names.count(name) > 1)
-        raise ValueError(checks.problem("--id", "a column in which no value comes twice", f"{twice!r} twice"))
+        raise ValueError(checks.message("--id", "a column in which no value comes twice", f"{twice!r} twice"))
     return names
 
 

@@ -10,7 +10,8 @@ import numpy as np
 import typer
 from numpy.typing import NDArray
 
-from askew import checks, comparison, models, storage
+from askew import checks, io
+from askew.cli.comparison import DEFAULT, SCORES, Leaderboard, compare
 from askew.cli.inputs import (
     COLUMNS,
     Dataset,
@@ -26,13 +27,12 @@ from askew.cli.inputs import (
     read_table,
     tell,
 )
+from askew.cli.report import write_comparison
 from askew.cli.shell import app, print_json, say, table
-from askew.comparison import SCORES, Leaderboard
+from askew.cli.tables import Columns, check_column, read_frame
 from askew.divergences import CATALOGUE
 from askew.estimators import DivergenceLearner, PairRegressor, TripletLearner
 from askew.explorer import can_show
-from askew.report import write_comparison
-from askew.tables import Columns, check_column, read_frame
 
 __all__: list[str] = []
 
@@ -67,13 +67,13 @@ def _compare(
     frame, label, notes = labelled(frame, label, dataset)
     columns = Columns.of(frame, drop=[label, *(drop or [])], keep=keep or [])
     points, labels = columns.encode(frame), _classes(frame[label])
-    names = divergence_names(divergence, comparison.DEFAULT)
-    storage.writable_folder(output, "-o")  # what cannot be written should fail now, not after the training
+    names = divergence_names(divergence, DEFAULT)
+    io.writable_folder(output, "-o")  # what cannot be written should fail now, not after the training
     said = [*notes, *columns.notes]
     size = f"{len(points)} rows, {points.shape[1]} features, {len(np.unique(labels))} classes"
     say(f"{dataset or file}: {size}", json)
     tell(said, json)
-    board = comparison.compare(
+    board = compare(
         points, labels, names, folds=folds, steps=steps, random_state=seed, jobs=jobs, progress=False if json else None
     )
     best = board.best.name
@@ -178,7 +178,7 @@ def _learn(
         given.append("--label")
     if len(given) != 1:
         must = "one of --label, --pairs (with --target) and --triplets"
-        raise ValueError(checks.problem("what to learn from", must, " and ".join(given) or "none"))
+        raise ValueError(checks.message("what to learn from", must, " and ".join(given) or "none"))
     checks.check_name(divergence, CATALOGUE, "--divergence")
     checks.check_name(encoder, ("auto", "none", "mlp"), "--encoder")
     frame = read_table(file, dataset, no_header)
@@ -191,7 +191,7 @@ def _learn(
     }
     notes: list[str] = []
     dropped = list(drop or [])
-    storage.writable_folder(output, "-o")  # now, not after the training
+    io.writable_folder(output, "-o")  # now, not after the training
     learner: DivergenceLearner | PairRegressor | TripletLearner
     if given == ["--label"]:
         frame, label, notes = labelled(frame, label, dataset)
@@ -207,7 +207,7 @@ def _learn(
             others = read_frame(pairs)
             if target is None:
                 shown = ", ".join(others.columns)
-                raise ValueError(checks.problem("--target", f"the column of values, one of {shown}", "none"))
+                raise ValueError(checks.message("--target", f"the column of values, one of {shown}", "none"))
             values = others[check_column(others, target, "--target")]
             rows = _rows(others.drop(columns=target), names, 2, "--pairs")
             learner = PairRegressor(**options).fit(points[rows], values.to_numpy(dtype=np.float64))
@@ -234,15 +234,15 @@ def _rows(frame: Any, names: list[str], size: int, option: str) -> NDArray[np.in
     """Return which rows of the table the rows of another one name, ``(n, size)``."""
     if frame.shape[1] != size:
         must = f"a table with {size} columns that name rows of TABLE"
-        raise ValueError(checks.problem(option, must, ", ".join(map(str, frame.columns))))
+        raise ValueError(checks.message(option, must, ", ".join(map(str, frame.columns))))
     places = {name: number for number, name in enumerate(names)}
     texts = [[str(value) for value in frame[column]] for column in frame.columns]
     unknown = next((text for column in texts for text in column if text not in places), None)
     if unknown is not None:
-        mend = "Rows are called by their numbers from 0; name a column of TABLE by --id to call them by its values."
-        raise ValueError(checks.problem(f"values in {option}", "names of rows of TABLE", repr(unknown), mend))
+        hint = "Rows are called by their numbers from 0; name a column of TABLE by --id to call them by its values."
+        raise ValueError(checks.message(f"values in {option}", "names of rows of TABLE", repr(unknown), hint))
     return np.array([[places[text] for text in column] for column in texts], dtype=np.int64).T
 
 
 def _save(learner: Any, columns: Columns, folder: Path) -> None:
-    models.save(learner, folder, notes={COLUMNS: columns.to_json()})
+    io.save(learner, folder, notes={COLUMNS: columns.to_json()})

@@ -21,18 +21,20 @@ from rich.console import Console
 from rich.markdown import Markdown
 from rich.table import Table
 
-from askew import storage
+from askew import io
 from askew.training import TrainingDivergedError
 
 __all__ = [
     "FAILED",
     "INTERRUPTED",
     "MISTAKE",
+    "Commands",
     "app",
     "complain",
     "main",
     "markdown",
     "print_json",
+    "run",
     "say",
     "table",
     "visible",
@@ -49,7 +51,7 @@ WIDTH = 120
 UNSAFE = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u2028-\u202e\u2066-\u2069\ud800-\udfff]")
 
 
-class _Commands(typer.core.TyperGroup):
+class Commands(typer.core.TyperGroup):
     """The commands; Ctrl-C ends each of them in the same way."""
 
     def make_context(self, *args: Any, **kwargs: Any) -> Any:
@@ -78,7 +80,7 @@ def _visible_mistakes() -> Iterator[None]:
 
 
 app = typer.Typer(
-    cls=_Commands,
+    cls=Commands,
     help="Distances that need not be symmetric: learn them, and put them to work.",
     epilog="Begin with: askew compare --dataset wine",
     no_args_is_help=True,
@@ -101,6 +103,11 @@ def main(arguments: Sequence[str] | None = None) -> None:
     Traceback (most recent call last):
     SystemExit: 0
     """
+    run(app, "askew", arguments)
+
+
+def run(app: typer.Typer, name: str, arguments: Sequence[str] | None = None) -> None:
+    """Run the commands of an app under the name ``name``; errors become one line and an exit code."""
     words = list(sys.argv[1:] if arguments is None else arguments)
     debug = "--debug" in words
     # It may stand anywhere; the shell itself knows it in front of the command only.
@@ -108,7 +115,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     shown = warnings.formatwarning
     warnings.formatwarning = lambda message, *_, **__: f"askew: {visible(_one_line(message))}\n"
     try:
-        app(args=words, prog_name="askew")
+        app(args=words, prog_name=name)
     except EXPECTED as error:
         _explain(error, debug, MISTAKE)
     except TrainingDivergedError as error:
@@ -202,7 +209,7 @@ def table(header: Sequence[str], rows: Sequence[Sequence[str]], best: int | None
 
 def _show_version(wanted: bool) -> None:
     if wanted:
-        say(f"askew {storage.version()}")
+        say(f"askew {io.version()}")
         raise typer.Exit
 
 

@@ -11,7 +11,8 @@ from typing import Annotated, Any
 import numpy as np
 import typer
 
-from askew import checks, storage
+from askew import checks
+from askew import io as askew_io
 from askew.cli.inputs import (
     COLUMNS,
     Json,
@@ -63,7 +64,7 @@ def _index(
     frame = read_table(file, None, no_header)
     items = points_for(columns, frame, _dim(learned))
     names = names_of(frame, name)
-    storage.writable_folder(output, "-o")
+    askew_io.writable_folder(output, "-o")
     made: ExactIndex | FaissIndex
     if kind == "exact":
         made = ExactIndex(learned, direction)
@@ -172,7 +173,7 @@ def _explore(
             labels = [str(value) for value in frame[label]]
         points = points_for(columns, frame, _dim(learned))
     elif label is not None:
-        raise ValueError(checks.problem("--label", "given with --data", "without"))
+        raise ValueError(checks.message("--label", "given with --data", "without"))
     features = None if columns is None else columns.features
     title = f"{model.name}: the learned divergence"
     path = write_explorer(learned, output, points, labels, feature_names=features, title=title)
@@ -195,7 +196,7 @@ def _names_in(notes: Mapping[str, Any], folder: Path, count: int) -> list[str]:
     """Return the names of the items of an index; their numbers where it was made without."""
     names = notes.get(NAMES, [str(number) for number in range(count)])
     if not isinstance(names, list) or len(names) != count or not all(isinstance(name, str) for name in names):
-        raise ValueError(storage.damaged(repr(str(folder)), "it has not a name for each item"))
+        raise ValueError(askew_io.damaged(repr(str(folder)), "it has not a name for each item"))
     return names
 
 
@@ -206,8 +207,8 @@ def _write_csv(path: Path, header: Sequence[str], rows: Sequence[Sequence[object
     writer.writerow(header)
     writer.writerows(rows)
     try:
-        with storage.atomic_write(path) as temporary:
+        with askew_io.atomic_write(path) as temporary:
             temporary.write_text(text.getvalue(), encoding="utf-8", newline="")
     except OSError as error:
         got = f"{str(path)!r} ({error.strerror or error})"
-        raise type(error)(checks.problem("-o", "a file that can be written", got)) from error
+        raise type(error)(checks.message("-o", "a file that can be written", got)) from error

@@ -42,9 +42,9 @@ class Blocks:
             self.blocks = list(X.to_delayed())
             self.weights = [None] * len(self.blocks)
             if weights is not None:
-                mend = "Take X.to_dask_array(lengths=True)."
+                hint = "Take X.to_dask_array(lengths=True)."
                 raise ValueError(
-                    checks.problem(f"sample_weight of {owner}", "None with a data frame of dask's", "given", mend)
+                    checks.message(f"sample_weight of {owner}", "None with a data frame of dask's", "given", hint)
                 )
         else:
             whole = X.rechunk(dict.fromkeys(range(1, X.ndim), -1))
@@ -97,7 +97,7 @@ def check_lazy(X: Any, what: str) -> None:
     elif not (array and X.ndim >= 2 and X.dtype.kind in "fiub"):
         must = "a dask array of numbers of shape (n, dim) or a data frame of dask's"
         got = f"{X.dtype} of shape {X.shape}" if array else type(X).__name__
-        raise ValueError(checks.problem(what, must, got))
+        raise ValueError(checks.message(what, must, got))
 
 
 def _weights_of(weights: Any, sizes: tuple[float, ...], owner: str) -> Any:
@@ -113,13 +113,13 @@ def _weights_of(weights: Any, sizes: tuple[float, ...], owner: str) -> Any:
     known = weights.ndim == 1 and not math.isnan(weights.shape[0] + rows)
     if weights.ndim != 1 or (known and weights.shape[0] != rows):
         must = f"of shape ({'n' if math.isnan(rows) else rows},), one for each row of X"
-        raise ValueError(checks.problem(what, must, weights.shape))
+        raise ValueError(checks.message(what, must, weights.shape))
     if known:
         return weights.rechunk({0: sizes})
     if len(weights.chunks[0]) != len(sizes):
         must = f"in {len(sizes)} blocks, as X, where lengths of blocks are not known"
-        mend = "Call compute_chunk_sizes() of dask arrays first."
-        raise ValueError(checks.problem(what, must, len(weights.chunks[0]), mend))
+        hint = "Call compute_chunk_sizes() of dask arrays first."
+        raise ValueError(checks.message(what, must, len(weights.chunks[0]), hint))
     return weights
 
 

@@ -142,8 +142,8 @@ def soft_clusters(
         bound, masses, moments = _sums(points, weights, values, components, shares, t)
         bound = bound / total - d / 2 * math.log(2 * math.pi * t)
         if not math.isfinite(bound):
-            mend = "Bring the features to a scale of about one, or raise the temperature."
-            raise ValueError(checks.problem("divergences of soft_clusters", "finite", f"a bound of {bound}", mend))
+            hint = "Bring the features to a scale of about one, or raise the temperature."
+            raise ValueError(checks.message("divergences of soft_clusters", "finite", f"a bound of {bound}", hint))
         converged = bool(bounds) and bound - bounds[-1] <= tol
         bounds.append(bound)
         if converged or len(bounds) > max_iter:
@@ -241,7 +241,7 @@ class _Components(NamedTuple):
     @classmethod
     def at(cls, centres: Tensor, middle: Tensor, potential: Potential) -> _Components:
         centres = _inside(centres, middle, potential)
-        values, slopes = potential._centred(centres, middle)
+        values, slopes = potential.centred(centres, middle)
         positive = math.isfinite(potential.domain.lower)
         return cls(centres, middle, values, (slopes * (centres - middle)).sum(1) - values, slopes, positive)
 
@@ -294,7 +294,7 @@ def _logits(
 ) -> Iterator[Tensor]:
     """Yield log(share) - D(x, mu) / T, up to a number for each point, in blocks ``(rows, k)``."""
     middle = _middle(centres, shares)
-    divergence.potential._check_domain(points, middle)
+    divergence.potential.check_domain(points, middle)
     components = _Components.at(centres, middle, divergence.potential)
     offsets, slopes = components.scaled(shares.double(), temperature)
     for rows in _blocks(points, len(centres)):
@@ -303,7 +303,7 @@ def _logits(
 
 def _values(points: Tensor, middle: Tensor, potential: Potential) -> Tensor:
     """Return the divergence of each point to one point."""
-    return torch.cat([potential._centred_value(points[rows], middle) for rows in _blocks(points, 0)])
+    return torch.cat([potential.centred_value(points[rows], middle) for rows in _blocks(points, 0)])
 
 
 def _mean_nearest(points: Tensor, weights: Tensor, values: Tensor, components: _Components) -> float:
@@ -321,12 +321,12 @@ def _mean(points: Tensor, weights: Tensor, total: float, potential: Potential) -
     for rows in _blocks(points, 0):
         sums += weights[rows] @ points[rows]
     mean = (sums / total).to(points.dtype)[None]
-    if not bool(potential._inside(mean)):
+    if not bool(potential.contains(mean)):
         bad = ~((mean > potential.domain.lower) & (mean < potential.domain.upper))
         feature = int(bad[0].nonzero()[0])
         must = f"inside the {potential.domain} domain in at least one point"
         got = f"{float(mean[0, feature]):g} in all of them"
-        raise ValueError(checks.problem(f"feature {feature} of the points", must, got, "Drop this feature."))
+        raise ValueError(checks.message(f"feature {feature} of the points", must, got, "Drop this feature."))
     return mean
 
 
@@ -340,7 +340,7 @@ def _inside(centres: Tensor, middle: Tensor, potential: Potential) -> Tensor:
 
     The mean of counts may be zero in a component, where the gradient of phi is infinite.
     """
-    inside = potential._inside(centres)
+    inside = potential.contains(centres)
     if bool(inside.all()):
         return centres
     clamped = centres.clamp(potential.domain.lower, potential.domain.upper)
@@ -357,7 +357,7 @@ def _shares(shares: Tensor | None, centres: Tensor) -> Tensor:
         return torch.full((k,), 1 / k, dtype=torch.float64, device=centres.device)
     if shares.shape != (k,) or not bool((shares >= 0).all()) or abs(float(shares.sum()) - 1) > checks.SUM_TOLERANCE:
         must = f"{k} numbers of at least zero that sum to one, as there are {k} centres"
-        raise ValueError(checks.problem("shares of soft_clusters", must, shares.tolist()))
+        raise ValueError(checks.message("shares of soft_clusters", must, shares.tolist()))
     return shares.double() / shares.double().sum()
 
 
@@ -365,14 +365,14 @@ def _check(points: Tensor, centres: object, divergence: object, weights: Tensor 
     """Return the centres in the dtype of the points if all is as it must be."""
     owner = "soft_clusters"
     if not isinstance(divergence, Bregman):
-        raise TypeError(checks.problem(f"divergence of {owner}", "a Bregman divergence", type(divergence).__name__))
+        raise TypeError(checks.message(f"divergence of {owner}", "a Bregman divergence", type(divergence).__name__))
     check_points_and_weights(points, divergence, weights, False, owner)
     found = checks.check_points(centres, divergence.dim, "centres", owner)
     if found.ndim != 2 or found.shape[0] == 0:
         must = f"of shape (k, {divergence.dim}) with k > 0"
-        raise ValueError(checks.problem(f"centres of {owner}", must, tuple(found.shape)))
+        raise ValueError(checks.message(f"centres of {owner}", must, tuple(found.shape)))
     checks.check_finite(found, "centres", owner)
     divergence.domain.check(found, "centres", owner, boundary=True)
     if isinstance(tol, bool) or not isinstance(tol, (int, float)) or not tol >= 0:
-        raise ValueError(checks.problem(f"tol of {owner}", "a number of at least zero", repr(tol)))
+        raise ValueError(checks.message(f"tol of {owner}", "a number of at least zero", repr(tol)))
     return found.to(points.dtype)

@@ -24,9 +24,9 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from askew import checks, potentials
+from askew._parallel import over_blocks, slices
 from askew.divergences import Bregman, Divergence, Euclidean, Mahalanobis, Reversed, Scaled
 from askew.divergences.near import refine_near
-from askew.parallel import over_blocks, slices
 from askew.potentials.inverse import widened
 
 __all__ = ["Frame", "Planes", "as_bregman", "check_inside", "mean_row"]
@@ -68,10 +68,10 @@ def as_bregman(divergence: Divergence, owner: str) -> Bregman:
         scaled.factor = factor  # in its own dtype, not rounded
         return Bregman(scaled, inner.pairwise_rtol)
     must = "a Bregman divergence, such as 'euclidean', 'kl' or one that learners make with 'nbd' or 'mahalanobis'"
-    mend = "The mean of a cluster is its best centre for these only."
+    hint = "The mean of a cluster is its best centre for these only."
     if isinstance(divergence, Reversed):
-        mend = "Give the divergence inside of it with dual=True."
-    raise TypeError(checks.problem(f"divergence of {owner}", must, type(divergence).__name__, mend))
+        hint = "Give the divergence inside of it with dual=True."
+    raise TypeError(checks.message(f"divergence of {owner}", must, type(divergence).__name__, hint))
 
 
 def check_inside(points: Tensor, divergence: Bregman, dual: bool, name: str, owner: str) -> None:
@@ -214,9 +214,9 @@ class Frame:
             block = centres[part].double()
             h = block - middle
             if self.dual:
-                return Planes(h, self.wide._divergence(block, middle, h))
-            slopes = self.wide._gradient_difference(block, middle, h)
-            return Planes(slopes, self.wide._divergence(middle, block, -h))
+                return Planes(h, self.wide.compute_divergence(block, middle, h))
+            slopes = self.wide.compute_gradient_difference(block, middle, h)
+            return Planes(slopes, self.wide.compute_divergence(middle, block, -h))
 
         slopes, offsets = zip(*over_blocks(centres.shape[0], BLOCK_ROWS, evaluate), strict=True)
         return Planes(torch.cat(slopes), torch.cat(offsets))
@@ -229,7 +229,7 @@ class Frame:
 
         def differentiate(part: slice) -> None:
             block = points[part]
-            gradients[part] = potential._gradient_difference(block, middle, block - middle)
+            gradients[part] = potential.compute_gradient_difference(block, middle, block - middle)
 
         over_blocks(points.shape[0], BLOCK_ROWS, differentiate)
         return gradients.numpy()
@@ -255,9 +255,9 @@ class Frame:
 
         def invert(part: slice) -> Tensor:
             before = last[part].double()
-            centres = self.wide._inverse_gradient(self.wide._gradient(middle) + means[part], before).point
+            centres = self.wide.compute_inverse_gradient(self.wide.compute_gradient(middle) + means[part], before).point
             # Rounding, or a potential that is flat, can leave a gradient without a point: its centre stays.
-            found = torch.isfinite(centres).all(1) & self.wide._inside(centres)
+            found = torch.isfinite(centres).all(1) & self.wide.contains(centres)
             return torch.where(found[:, None], centres, before).to(last.dtype)
 
         centres = torch.cat(over_blocks(last.shape[0], BLOCK_ROWS, invert))
@@ -279,9 +279,9 @@ class Frame:
             def evaluate(part: slice) -> None:
                 block = self.points[part]
                 if self.dual:
-                    own[part] = self.potential._divergence(self.middle, block, self.middle - block)
+                    own[part] = self.potential.compute_divergence(self.middle, block, self.middle - block)
                 else:
-                    own[part] = self.potential._centred_value(block, self.middle)
+                    own[part] = self.potential.centred_value(block, self.middle)
 
             over_blocks(len(own), BLOCK_ROWS, evaluate)
             self._own = own
@@ -296,7 +296,7 @@ class Frame:
         def evaluate(part: slice) -> None:
             block, chosen = self.points[part], centres[numbers[part]]
             x, y = (chosen, block) if self.dual else (block, chosen)
-            result[part] = self.potential._divergence(x, y, x - y)
+            result[part] = self.potential.compute_divergence(x, y, x - y)
 
         if self.dual or n < ROWS_TO_GROUP * k or not any(True for _ in self.potential.parameters()):
             over_blocks(n, BLOCK_ROWS, evaluate)
@@ -306,7 +306,7 @@ class Frame:
 
         def evaluate_group(part: slice) -> None:
             for rows in groups[part.start].split(BLOCK_ROWS):
-                result[rows] = self.potential._centred_value(self.points[rows], centres[part])
+                result[rows] = self.potential.centred_value(self.points[rows], centres[part])
 
         over_blocks(k, 1, evaluate_group)
         return self._without_nan(result, centres, numbers)
@@ -317,7 +317,7 @@ class Frame:
         if values.dtype == torch.float32 and bool(bad.any()):
             block, chosen = self.points[bad].double(), centres[numbers[bad]].double()
             x, y = (chosen, block) if self.dual else (block, chosen)
-            values[bad] = self.wide._divergence(x, y, x - y).to(values.dtype)
+            values[bad] = self.wide.compute_divergence(x, y, x - y).to(values.dtype)
         return values
 
     def over_blocks(self, centres: Tensor, work: Callable[[slice, NDArray[Any]], Result]) -> list[Result]:
@@ -336,7 +336,7 @@ class Frame:
 
             def exact(i: Tensor, j: Tensor) -> Tensor:
                 x, y = (centres[j], points[i]) if self.dual else (points[i], centres[j])
-                return self.potential._divergence(x, y, x - y)
+                return self.potential.compute_divergence(x, y, x - y)
 
             scale = own + features.norm(dim=1) * steepest
             return work(part, refine_near(matrix, scale, offsets.abs(), exact, DRAWING_RTOL).numpy())
@@ -347,5 +347,5 @@ class Frame:
 
 def _dim(divergence: Divergence) -> int:
     if divergence.dim is None:
-        raise TypeError(checks.problem(f"dim of {type(divergence).__name__}", "a number", None))
+        raise TypeError(checks.message(f"dim of {type(divergence).__name__}", "a number", None))
     return divergence.dim

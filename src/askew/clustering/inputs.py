@@ -76,12 +76,12 @@ def as_table(X: ArrayLike, encoded: bool, owner: str, name: str = "X", finite: b
             input_name=name,
         )
     except TypeError as error:
-        raise TypeError(checks.problem(f"{name} of {owner}", "a table of numbers", f"none ({error})")) from None
+        raise TypeError(checks.message(f"{name} of {owner}", "a table of numbers", f"none ({error})")) from None
     except ValueError as error:
         if "inhomogeneous" not in str(error):
             raise
         must, got = "a table of numbers", "rows of different lengths"
-        raise ValueError(checks.problem(f"{name} of {owner}", must, got)) from None
+        raise ValueError(checks.message(f"{name} of {owner}", must, got)) from None
     return array
 
 
@@ -101,7 +101,7 @@ def as_images(
     name = name if encoder is None else f"the images of {name}"
     if images.ndim != 2 or images.shape[1] != divergence.dim:
         must = f"of shape (n, {divergence.dim}), as the divergence takes them"
-        raise ValueError(checks.problem(f"{name} of {owner}", must, tuple(images.shape)))
+        raise ValueError(checks.message(f"{name} of {owner}", must, tuple(images.shape)))
     check_inside(images, divergence, dual, name, owner)
     return images
 
@@ -114,7 +114,7 @@ def checked_weights(sample_weight: ArrayLike | None, array: NDArray[Any], owner:
     weights: NDArray[np.float64] = _check_sample_weight(whole, array, dtype=np.float64)
     _check_not_negative(weights, owner)
     if not weights.any():
-        raise ValueError(checks.problem(f"sample_weight of {owner}", WEIGHTS, "zeros only"))
+        raise ValueError(checks.message(f"sample_weight of {owner}", WEIGHTS, "zeros only"))
     return weights
 
 
@@ -127,8 +127,8 @@ def checked_part(sample_weight: ArrayLike, rows: int, owner: str) -> NDArray[np.
     )
     if weights.shape != (rows,):
         must = f"in the blocks of X, one of which has {rows} rows"
-        mend = "Call compute_chunk_sizes() of dask arrays first."
-        raise ValueError(checks.problem(what, must, f"a block of shape {weights.shape}", mend))
+        hint = "Call compute_chunk_sizes() of dask arrays first."
+        raise ValueError(checks.message(what, must, f"a block of shape {weights.shape}", hint))
     _check_not_negative(weights, owner)
     return weights
 
@@ -136,10 +136,10 @@ def checked_part(sample_weight: ArrayLike, rows: int, owner: str) -> NDArray[np.
 def _check_not_negative(weights: NDArray[np.float64], owner: str) -> None:
     least = weights.min(initial=0)
     if least < 0:
-        raise ValueError(checks.problem(f"sample_weight of {owner}", WEIGHTS, f"a least one of {least:g}"))
+        raise ValueError(checks.message(f"sample_weight of {owner}", WEIGHTS, f"a least one of {least:g}"))
 
 
 def check_tolerance(tol: float, owner: str) -> None:
     """Raise unless tol is a finite number of at least zero."""
     if isinstance(tol, bool) or not isinstance(tol, Real) or not 0 <= tol < np.inf:
-        raise ValueError(checks.problem(f"tol of {owner}", "a finite number of at least 0", repr(tol)))
+        raise ValueError(checks.message(f"tol of {owner}", "a finite number of at least 0", repr(tol)))

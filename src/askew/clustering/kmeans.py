@@ -17,6 +17,8 @@ from sklearn.utils.validation import check_is_fitted, validate_data
 from torch import Tensor, nn
 
 from askew import checks
+from askew._parallel import release_memory, slices
+from askew._progress import progress_bar
 from askew.clustering.blocks import Blocks, check_lazy, lazy_rows
 from askew.clustering.frame import Frame, as_bregman, check_inside, mean_row
 from askew.clustering.inputs import as_images, as_table, check_tolerance, checked_weights, has_encoder, positive_only
@@ -27,9 +29,6 @@ from askew.clustering.starts import STARTS, choose_start
 from askew.divergences import Bregman, take_apart
 from askew.encoders import as_points, encode
 from askew.encoders.encoding import for_numpy
-from askew.models import savable
-from askew.parallel import release_memory, slices
-from askew.progress import progress_bar
 
 __all__ = ["BregmanKMeans"]
 
@@ -45,7 +44,6 @@ LARGE_BATCH = 1 << 20
 Weights = NDArray[np.float64]
 
 
-@savable
 class BregmanKMeans(ClassNamePrefixFeaturesOutMixin, TransformerMixin, ClusterMixin, BaseEstimator):  # type: ignore[misc]
     r"""K-means with any Bregman divergence, given or learned.
 
@@ -312,7 +310,7 @@ class BregmanKMeans(ClassNamePrefixFeaturesOutMixin, TransformerMixin, ClusterMi
         """Cluster what dask holds, block by block, wherever the blocks are."""
         owner = type(self).__name__
         if self.batch_size is not None:
-            raise ValueError(checks.problem(f"batch_size of {owner}", "None for dask's data", self.batch_size))
+            raise ValueError(checks.message(f"batch_size of {owner}", "None for dask's data", self.batch_size))
         if isinstance(self.init, str):
             checks.check_name(self.init, LAZY_STARTS, f"init of {owner} of dask's data")
         blocks = Blocks(X, sample_weight, owner)
@@ -402,7 +400,7 @@ class BregmanKMeans(ClassNamePrefixFeaturesOutMixin, TransformerMixin, ClusterMi
     def _check_count(self, count: int) -> None:
         if count < self.n_clusters:
             must = f"at most the number of points, n_samples={count}"
-            raise ValueError(checks.problem(f"n_clusters of {type(self).__name__}", must, self.n_clusters))
+            raise ValueError(checks.message(f"n_clusters of {type(self).__name__}", must, self.n_clusters))
 
     def _start(
         self,
@@ -422,7 +420,7 @@ class BregmanKMeans(ClassNamePrefixFeaturesOutMixin, TransformerMixin, ClusterMi
         centres = encode(encoder, as_points(array)).to(frame.dtype)
         if centres.shape != (self.n_clusters, frame.points.shape[1]):
             must = f"{self.n_clusters} centres, as n_clusters, with as many features as X"
-            raise ValueError(checks.problem(f"init of {owner}", must, f"an array of shape {array.shape}"))
+            raise ValueError(checks.message(f"init of {owner}", must, f"an array of shape {array.shape}"))
         check_inside(centres, frame.divergence, False, "init", owner)
         return frame.inside(centres)
 

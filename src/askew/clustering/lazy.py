@@ -154,7 +154,7 @@ def lazy_objective(blocks: Blocks, lens: Lens, centres: Tensor) -> float:
     """Return the sum of the divergences between points and their nearest centres."""
     found: Sums | None = blocks.reduced(blocks.each(_assigned, blocks.sent(lens), centres, True), _added)
     if found is None or not found.weights.any():
-        raise ValueError(checks.problem(f"X of {lens.owner}", SOME_WEIGHT, "none"))
+        raise ValueError(checks.message(f"X of {lens.owner}", SOME_WEIGHT, "none"))
     return found.value
 
 
@@ -233,7 +233,7 @@ def centred(blocks: Blocks, lens: Lens) -> tuple[Lens, Tensor, float, int]:
     seen = blocks.sent(lens)
     first: Moments | None = blocks.reduced(blocks.each(_moments, seen, None), _added_moments)
     if first is None or first.weight == 0:
-        raise ValueError(checks.problem(f"X of {lens.owner}", SOME_WEIGHT, "none"))
+        raise ValueError(checks.message(f"X of {lens.owner}", SOME_WEIGHT, "none"))
     mean = first.rows / first.weight
     second: Moments = blocks.reduced(blocks.each(_moments, seen, mean), _added_moments)
     # The frame moves the mean off the boundary.

@@ -102,7 +102,7 @@ def kmeans(
     """
     if not isinstance(divergence, Bregman):
         must = "an askew.Bregman divergence"
-        raise TypeError(checks.problem("divergence of kmeans", must, type(divergence).__name__))
+        raise TypeError(checks.message("divergence of kmeans", must, type(divergence).__name__))
     array = check_points_and_weights(points, divergence, weights, dual, "kmeans")
     if (
         not isinstance(centres, Tensor)
@@ -111,15 +111,15 @@ def kmeans(
         or not len(centres)
     ):
         got = tuple(centres.shape) if isinstance(centres, Tensor) else type(centres).__name__
-        raise ValueError(checks.problem("centres of kmeans", f"a tensor of shape (k, {points.shape[1]})", got))
+        raise ValueError(checks.message("centres of kmeans", f"a tensor of shape (k, {points.shape[1]})", got))
     centres = centres.detach().to(points.dtype)
     if len(centres) > len(points):
         must = f"at most as many as points, {len(points)}"
-        raise ValueError(checks.problem("centres of kmeans", must, len(centres)))
+        raise ValueError(checks.message("centres of kmeans", must, len(centres)))
     check_inside(centres, divergence, False, "centres", "kmeans")
     checks.check_size(max_iter, "max_iter of kmeans")
     if not tol >= 0:
-        raise ValueError(checks.problem("tol of kmeans", "a number of at least 0", repr(tol)))
+        raise ValueError(checks.message("tol of kmeans", "a number of at least 0", repr(tol)))
     return lloyd(Frame(points.detach(), divergence, array, dual), centres, array, max_iter, tol)
 
 
@@ -129,24 +129,24 @@ def check_points_and_weights(
     """Return the weights as float64 if points and weights can be clustered."""
     checks.check_points(points, divergence.dim, "points", owner)
     if points.ndim != 2 or not len(points):
-        raise ValueError(checks.problem(f"points of {owner}", "of shape (n, dim) with n > 0", tuple(points.shape)))
+        raise ValueError(checks.message(f"points of {owner}", "of shape (n, dim) with n > 0", tuple(points.shape)))
     if points.device.type != "cpu":
-        raise ValueError(checks.problem(f"points of {owner}", "in main memory", points.device, "Take points.cpu()."))
+        raise ValueError(checks.message(f"points of {owner}", "in main memory", points.device, "Take points.cpu()."))
     if points.dtype == torch.bfloat16:
         raise TypeError(
-            checks.problem(f"points of {owner}", "float32 or float64", points.dtype, "Take points.float().")
+            checks.message(f"points of {owner}", "float32 or float64", points.dtype, "Take points.float().")
         )
     check_inside(points, divergence, dual, "points", owner)
     if weights is None:
         return None
     if not isinstance(weights, Tensor) or weights.shape != points.shape[:1]:
         got = tuple(weights.shape) if isinstance(weights, Tensor) else type(weights).__name__
-        raise ValueError(checks.problem(f"weights of {owner}", f"a tensor of shape ({len(points)},)", got))
+        raise ValueError(checks.message(f"weights of {owner}", f"a tensor of shape ({len(points)},)", got))
     array: NDArray[np.float64] = weights.detach().to("cpu", torch.float64).numpy()
     if not (np.isfinite(array).all() and (array >= 0).all() and array.any()):
         must = "finite and not negative, and not all 0"
         bad = array[~(np.isfinite(array) & (array >= 0))]
-        raise ValueError(checks.problem(f"weights of {owner}", must, bad[0] if bad.size else "zeros"))
+        raise ValueError(checks.message(f"weights of {owner}", must, bad[0] if bad.size else "zeros"))
     return array
 
 
@@ -270,10 +270,10 @@ def finite_planes(frame: Frame, centres: Tensor, planes: Planes | None = None) -
     """Return the planes of centres; raise if the dtype of the points cannot hold them."""
     planes = frame.planes(centres) if planes is None else planes
     if not all(torch.isfinite(part.to(frame.dtype)).all() for part in planes):
-        mend = "Bring the features to a smaller scale first, or start at other centres."
+        hint = "Bring the features to a smaller scale first, or start at other centres."
         raise ValueError(
-            checks.problem(
-                "the divergence between the centres of clusters and their mean", "finite", "inf or nan", mend
+            checks.message(
+                "the divergence between the centres of clusters and their mean", "finite", "inf or nan", hint
             )
         )
     return planes

@@ -16,6 +16,7 @@ from sklearn.utils.validation import check_is_fitted, validate_data
 from torch import Tensor, nn
 
 from askew import checks
+from askew._progress import progress_bar
 from askew.clustering.expectation import (
     SoftClustering,
     in_dtype,
@@ -32,8 +33,6 @@ from askew.clustering.volume import curved_directions, log_volumes
 from askew.divergences import Bregman, take_apart
 from askew.encoders import as_points
 from askew.encoders.encoding import for_numpy
-from askew.models import savable
-from askew.progress import progress_bar
 
 __all__ = ["BregmanMixture"]
 
@@ -43,7 +42,6 @@ LEAST_SHARE = 1e-3
 HARD_STEPS = 300
 
 
-@savable
 class BregmanMixture(ClusterMixin, BaseEstimator):  # type: ignore[misc]
     r"""Cluster points softly: each belongs to every cluster with some probability.
 
@@ -200,7 +198,7 @@ class BregmanMixture(ClusterMixin, BaseEstimator):  # type: ignore[misc]
         if self.n_components > counted:
             unit = "sample" if counted == 1 else "samples"
             must = f"at most {counted}, as X has {counted} {unit} of a weight above zero"
-            raise ValueError(checks.problem(f"n_components of {owner}", must, self.n_components))
+            raise ValueError(checks.message(f"n_components of {owner}", must, self.n_components))
         directions = curved_directions(images, divergence.potential)
         best = self._best(images, encoder, divergence, weights, directions.shape[1])
         # All at once: a fit that fails leaves what was there before.
@@ -271,13 +269,13 @@ class BregmanMixture(ClusterMixin, BaseEstimator):  # type: ignore[misc]
             centres = as_images(given, encoder, frame.divergence, owner, "init").to(frame.dtype)
             if centres.shape[0] != self.n_components:
                 must = f"{self.n_components} centres, as n_components"
-                raise ValueError(checks.problem(f"init of {owner}", must, centres.shape[0]))
+                raise ValueError(checks.message(f"init of {owner}", must, centres.shape[0]))
         if self.weights_init is not None:
             shares = torch.as_tensor(np.array(for_numpy(self.weights_init, f"weights_init of {owner}"), np.float64))
             off = shares.shape != (self.n_components,) or not bool((shares >= 0).all())
             if off or abs(float(shares.sum()) - 1) > checks.SUM_TOLERANCE:
                 must = f"{self.n_components} numbers of at least zero that sum to one"
-                raise ValueError(checks.problem(f"weights_init of {owner}", must, shares.tolist()))
+                raise ValueError(checks.message(f"weights_init of {owner}", must, shares.tolist()))
         return centres, shares
 
     # ------------------------------------------------------------------ after fit

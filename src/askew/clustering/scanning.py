@@ -15,8 +15,8 @@ from numpy.typing import NDArray
 from scipy import sparse
 from threadpoolctl import threadpool_limits  # type: ignore[import-untyped]
 
+from askew._parallel import slices
 from askew.clustering.frame import Frame, Planes
-from askew.parallel import slices
 
 __all__ = ["Scan", "Sums"]
 

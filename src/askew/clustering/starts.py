@@ -75,11 +75,11 @@ def start_centres(
     """
     if not isinstance(divergence, Bregman):
         must = "an askew.Bregman divergence"
-        raise TypeError(checks.problem("divergence of start_centres", must, type(divergence).__name__))
+        raise TypeError(checks.message("divergence of start_centres", must, type(divergence).__name__))
     array = check_points_and_weights(points, divergence, weights, dual, "start_centres")
     checks.check_size(k, "k of start_centres")
     if k > len(points):
-        raise ValueError(checks.problem("k of start_centres", f"at most the number of points, {len(points)}", k))
+        raise ValueError(checks.message("k of start_centres", f"at most the number of points, {len(points)}", k))
     checks.check_name(method, STARTS, "method of start_centres")
     return choose_start(Frame(points.detach(), divergence, array, dual), k, method, random, array)
 

@@ -42,7 +42,7 @@ def curved_directions(points: Tensor, potential: Potential) -> Tensor:
     chosen = (chosen + points.mean(0)) / 2
     mean = basis.new_zeros(basis.shape[1], basis.shape[1])
     for point in chosen.split(1):
-        hessian = potential._hessian(point)[0].double()
+        hessian = potential.compute_hessian(point)[0].double()
         if bool(torch.isfinite(hessian).all()):
             mean += basis.mT @ hessian @ basis / chosen.shape[0]
     curvatures, vectors = torch.linalg.eigh(mean)
@@ -77,15 +77,15 @@ def log_volumes(points: Tensor, potential: Potential, directions: Tensor) -> Ten
     chosen = points[:1] if potential.symmetric else points
     volumes = []
     for block in chosen.split(max(1, BLOCK_ELEMENTS // points.shape[1] ** 2)):
-        hessian = potential._hessian(block).double()
+        hessian = potential.compute_hessian(block).double()
         volumes.append(torch.linalg.slogdet(basis.mT @ hessian @ basis).logabsdet / 2)
     return torch.cat(volumes).expand(points.shape[0])
 
 
 def _check_inside(points: Tensor, potential: Potential) -> None:
-    inside = potential._inside(points)
+    inside = potential.contains(points)
     if not bool(inside.all()):
         first = int((~inside).nonzero()[0])
         must = f"inside the {potential.domain} domain, not on its boundary, where a density is infinite"
-        mend = "Move such points inside, or leave volumes out: score(X, volume=False)."
-        raise ValueError(checks.problem("points of a density", must, f"row {first} = {points[first].tolist()}", mend))
+        hint = "Move such points inside, or leave volumes out: score(X, volume=False)."
+        raise ValueError(checks.message("points of a density", must, f"row {first} = {points[first].tolist()}", hint))

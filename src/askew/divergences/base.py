@@ -12,7 +12,7 @@ from torch.utils.checkpoint import checkpoint
 
 from askew import checks
 from askew.checks import REAL, Domain
-from askew.recipes import Rebuildable
+from askew.io import Rebuildable
 
 __all__ = ["Divergence"]
 
@@ -25,8 +25,8 @@ BLOCK_PAIRS = 1 << 14
 class Divergence(Rebuildable, ABC):
     """A non-negative function D(x, y) of two points, zero at x = y, not necessarily symmetric.
 
-    A member of the family writes one hook, ``_forward``, and sets its promises; a second hook,
-    ``_pairwise``, is there for those who can do better than one row at a time.
+    A member of the family writes one hook, ``compute``, and sets its promises; a second hook,
+    ``compute_pairwise``, is there for those who can do better than one row at a time.
 
     Parameters
     ----------
@@ -65,41 +65,41 @@ class Divergence(Rebuildable, ABC):
         """Return D(x, y) row by row: ``(..., dim), (..., dim) -> (...)``, with broadcasting."""
         x, y = self._to_own_dtype(x, y)
         x, y = checks.check_pair(x, y, self.dim, type(self).__name__, self.dtype)
-        return self._evaluate("_forward", x, y)
+        return self._evaluate("compute", x, y)
 
     def pairwise(self, x: Tensor, y: Tensor) -> Tensor:
         """Return D between all rows of two sets: ``(n, dim), (m, dim) -> (n, m)``."""
         x, y = self._to_own_dtype(x, y)
         checks.check_matrices(x, y, self.dim, type(self).__name__, self.dtype)
-        return self._evaluate("_pairwise", x, y)
+        return self._evaluate("compute_pairwise", x, y)
 
     @abstractmethod
-    def _forward(self, x: Tensor, y: Tensor) -> Tensor:
+    def compute(self, x: Tensor, y: Tensor) -> Tensor:
         """Return D(x, y) for checked points of one floating dtype that broadcast."""
 
-    def _pairwise(self, x: Tensor, y: Tensor) -> Tensor:
+    def compute_pairwise(self, x: Tensor, y: Tensor) -> Tensor:
         """Return all pairs, in blocks of rows so that temporaries do not grow with n.
 
         While a gradient is recorded, blocks are recomputed in the backward pass instead of kept.
         """
         if checks.transformed():  # a compiler must not be made to guard on the sizes
-            return self._forward(x[:, None], y[None])
+            return self.compute(x[:, None], y[None])
         rows = max(1, BLOCK_ELEMENTS // max(1, y.shape[0] * max(self._pair_width, y.shape[-1])))
         if x.shape[0] <= rows:
-            return self._forward(x[:, None], y[None])
+            return self.compute(x[:, None], y[None])
         recompute = torch.is_grad_enabled()
         blocks = []
         for block in x.split(rows):
             if recompute:
-                blocks.append(checkpoint(self._forward, block[:, None], y[None], use_reentrant=False))
+                blocks.append(checkpoint(self.compute, block[:, None], y[None], use_reentrant=False))
             else:
-                blocks.append(self._forward(block[:, None], y[None]))
+                blocks.append(self.compute(block[:, None], y[None]))
         return torch.cat(blocks)
 
     @property
     def _pair_by_pair(self) -> bool:
         """Whether pairs are computed one by one: two good points may then overflow, and looking at all costs little."""
-        return type(self)._pairwise is Divergence._pairwise
+        return type(self).compute_pairwise is Divergence.compute_pairwise
 
     def calibrate(self, x: Tensor, y: Tensor, targets: Tensor | None = None) -> None:
         """Fit the fixed scales of the model to data before training.
@@ -146,7 +146,7 @@ class Divergence(Rebuildable, ABC):
             return result.to(torch.bfloat16)
         result = getattr(self, hook)(x, y)
         if self._checks_values and checks.inspectable(x, y, result):
-            matrix = hook == "_pairwise" and result.numel() > 0
+            matrix = hook == "compute_pairwise" and result.numel() > 0
             # A bad point shows in its whole row or column of a matrix: one of each tells of all points.
             sampled = matrix and not self._pair_by_pair
             values = torch.cat([result[0], result[:, 0]]) if sampled else result
@@ -171,7 +171,7 @@ class Divergence(Rebuildable, ABC):
             x, y = (points.expand(*result.shape, points.shape[-1])[bad] for points in (x, y))
             i = j = torch.arange(len(x))
         values = [
-            functional_call(_Method(self, "_forward"), wide, (x[rows].double(), y[columns].double()))
+            functional_call(_Method(self, "compute"), wide, (x[rows].double(), y[columns].double()))
             for rows, columns in zip(i.split(BLOCK_PAIRS), j.split(BLOCK_PAIRS), strict=True)
         ]
         return result.masked_scatter(bad, torch.cat(values).to(result.dtype))

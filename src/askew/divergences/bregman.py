@@ -51,9 +51,9 @@ class Bregman(Divergence):
 
     def __init__(self, potential: Potential, pairwise_rtol: float = 1e-3) -> None:
         if not isinstance(potential, Potential):
-            mend = "Wrap a convex function as askew.potentials.FromFunction(function, dim)."
+            hint = "Wrap a convex function as askew.potentials.FromFunction(function, dim)."
             must = "an askew.potentials.Potential"
-            raise TypeError(checks.problem("potential of Bregman", must, type(potential).__name__, mend))
+            raise TypeError(checks.message("potential of Bregman", must, type(potential).__name__, hint))
         super().__init__(potential.dim)
         self.potential = potential
         self.domain = potential.domain
@@ -61,19 +61,19 @@ class Bregman(Divergence):
         self.root_triangle = potential.symmetric
         self.pairwise_rtol = checks.check_positive(pairwise_rtol, "pairwise_rtol of Bregman")
 
-    def _forward(self, x: Tensor, y: Tensor) -> Tensor:
-        self.potential._check_domain(x, y)
-        return self.potential._divergence(x, y, x - y)
+    def compute(self, x: Tensor, y: Tensor) -> Tensor:
+        self.potential.check_domain(x, y)
+        return self.potential.compute_divergence(x, y, x - y)
 
-    def _pairwise(self, x: Tensor, y: Tensor) -> Tensor:
+    def compute_pairwise(self, x: Tensor, y: Tensor) -> Tensor:
         n, m = x.shape[0], y.shape[0]
-        self.potential._check_domain(x, y)
+        self.potential.check_domain(x, y)
         if n == 0 or m == 0:
             return x.new_zeros(n, m)
         # The result does not depend on the centre, so no gradient needs to pass through it.
         centre = y.detach().mean(0, keepdim=True)
-        from_centre, slopes = self.potential._centred(y, centre)
-        values = from_centre if x is y else self.potential._centred_value(x, centre)
+        from_centre, slopes = self.potential.centred(y, centre)
+        values = from_centre if x is y else self.potential.centred_value(x, centre)
         left = x - centre
         to_centre = (slopes * (y - centre)).sum(-1) - from_centre  # D(c, y)
         one_left, one_right = left.new_ones(n, 1), left.new_ones(m, 1)
@@ -88,7 +88,7 @@ class Bregman(Divergence):
             apart = h.any(1).nonzero()[:, 0]
             result = h.new_zeros(h.shape[0])
             if apart.numel():
-                values = self.potential._divergence(first[apart], second[apart], h[apart])
+                values = self.potential.compute_divergence(first[apart], second[apart], h[apart])
                 if values.isnan().any():  # points so large that float32 overflows on the way
                     values = self._without_nan(first[apart], second[apart], values, matrix=False)
                 result[apart] = values

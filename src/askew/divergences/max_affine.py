@@ -52,7 +52,7 @@ class MaxOfPieces(Divergence):
             if total - total != 0.0:
                 checks.check_finite(y, "y", type(self).__name__)
 
-    def _forward(self, x: Tensor, y: Tensor) -> Tensor:
+    def compute(self, x: Tensor, y: Tensor) -> Tensor:
         self._check_second(y)
         values, best = self._pieces(x), self._best(y)
         shape = torch.broadcast_shapes(values.shape[:-1], best.shape)
@@ -60,7 +60,7 @@ class MaxOfPieces(Divergence):
         at_y = values.expand(*shape, -1).gather(-1, best.expand(shape).unsqueeze(-1)).squeeze(-1)
         return at_x - at_y
 
-    def _pairwise(self, x: Tensor, y: Tensor) -> Tensor:
+    def compute_pairwise(self, x: Tensor, y: Tensor) -> Tensor:
         self._check_second(y)
         values = self._pieces(x)
         highest = values.gather(-1, values.detach().argmax(-1, keepdim=True))
@@ -118,12 +118,12 @@ class MaxAffine(MaxOfPieces):
         intercepts = checks.check_points(intercepts, None, "intercepts", "MaxAffine.from_pieces", slopes.dtype)
         if slopes.ndim != 2:
             raise ValueError(
-                checks.problem("slopes of MaxAffine.from_pieces", "of shape (pieces, dim)", tuple(slopes.shape))
+                checks.message("slopes of MaxAffine.from_pieces", "of shape (pieces, dim)", tuple(slopes.shape))
             )
         if intercepts.shape != slopes.shape[:1]:
             must = f"of shape ({slopes.shape[0]},), one for each slope"
             got = tuple(intercepts.shape)
-            raise ValueError(checks.problem("intercepts of MaxAffine.from_pieces", must, got))
+            raise ValueError(checks.message("intercepts of MaxAffine.from_pieces", must, got))
         divergence = cls(slopes.shape[1], slopes.shape[0])
         divergence.slopes = nn.Parameter(slopes.detach().clone())
         divergence.intercepts = nn.Parameter(intercepts.detach().clone())
@@ -198,9 +198,9 @@ class DeepDiv(MaxOfPieces):
         units = torch.mm(weight, points.T, out=units).relu_().view(self.pieces, self.hidden, -1)
         return torch.bmm(self.outer_weight[:, None], units)[:, 0] + self.outer_bias[:, None]
 
-    def _forward(self, x: Tensor, y: Tensor) -> Tensor:
+    def compute(self, x: Tensor, y: Tensor) -> Tensor:
         if x.shape != y.shape:
-            return super()._forward(x, y)
+            return super().compute(x, y)
         self._check_second(y)
         rows = x.reshape(-1, x.shape[-1])
         if not torch.is_grad_enabled():

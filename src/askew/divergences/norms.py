@@ -67,11 +67,11 @@ class Euclidean(Divergence):
         self.triangle = not squared
         self.root_triangle = True
 
-    def _forward(self, x: Tensor, y: Tensor) -> Tensor:
+    def compute(self, x: Tensor, y: Tensor) -> Tensor:
         h = x - y
         return h.square().sum(-1) if self.squared else torch.linalg.vector_norm(h, dim=-1)
 
-    def _pairwise(self, x: Tensor, y: Tensor) -> Tensor:
+    def compute_pairwise(self, x: Tensor, y: Tensor) -> Tensor:
         squares = _squared_distances(x, y, None)
         return squares if self.squared else safe_sqrt(squares)
 
@@ -119,11 +119,11 @@ class Mahalanobis(Divergence):
         self._pair_width = self.rank
         self.weight = nn.Parameter(_uniform((self.rank, dim), dim**-0.5))
 
-    def _forward(self, x: Tensor, y: Tensor) -> Tensor:
+    def compute(self, x: Tensor, y: Tensor) -> Tensor:
         image = functional.linear(x - y, self.weight)
         return image.square().sum(-1) if self.squared else torch.linalg.vector_norm(image, dim=-1)
 
-    def _pairwise(self, x: Tensor, y: Tensor) -> Tensor:
+    def compute_pairwise(self, x: Tensor, y: Tensor) -> Tensor:
         squares = _squared_distances(x, y, self.weight)
         return squares if self.squared else safe_sqrt(squares)
 
@@ -238,9 +238,9 @@ class DeepNorm(Divergence):
         self.widths = checks.check_widths(widths, "widths of DeepNorm")
         for width in self.widths[:-1]:
             if width % 2:
-                mend = "The activation acts on pairs of units."
+                hint = "The activation acts on pairs of units."
                 raise ValueError(
-                    checks.problem("each of widths of DeepNorm but the last", "an even number", width, mend)
+                    checks.message("each of widths of DeepNorm but the last", "an even number", width, hint)
                 )
         self.concave_size = checks.check_size(concave, "concave of DeepNorm")
         self._pair_width = sum(self.widths)
@@ -253,7 +253,7 @@ class DeepNorm(Divergence):
         self.concave = ConcaveActivation(self.widths[-1], self.concave_size)
         self.reduction = MaxMean()
 
-    def _forward(self, x: Tensor, y: Tensor) -> Tensor:
+    def compute(self, x: Tensor, y: Tensor) -> Tensor:
         first, *others = functional.linear(x - y, self.inputs).split(self.widths, -1)
         z = first
         for raw_weight, activation, from_input in zip(self.raw_weights, self.activations, others, strict=True):
@@ -329,7 +329,7 @@ class WideNorm(Divergence):
         self.concave = ConcaveActivation(self.components, self.concave_size)
         self.reduction = MaxMean()
 
-    def _forward(self, x: Tensor, y: Tensor) -> Tensor:
+    def compute(self, x: Tensor, y: Tensor) -> Tensor:
         h = x - y
         if self.signed_parts:
             images = functional.linear(torch.cat([h.relu(), (-h).relu()], -1), self.raw_weight.abs(), self.bias)

@@ -51,10 +51,10 @@ def take_apart(model: object, dim: int, owner: str) -> Parts:
     if isinstance(model, str):
         checks.check_name(model, CATALOGUE, what)
         if CATALOGUE[model].learned:
-            mend = (
+            hint = (
                 f'Learn it first: learner = askew.DivergenceLearner("{model}").fit(X, labels), then give the learner.'
             )
-            raise ValueError(checks.problem(what, "one that needs no learning, where it is a name", repr(model), mend))
+            raise ValueError(checks.message(what, "one that needs no learning, where it is a name", repr(model), hint))
         return Parts(None, make(model, dim))
     if isinstance(model, Embedded):
         encoder, divergence = model.encoder, model.divergence
@@ -73,5 +73,5 @@ def take_apart(model: object, dim: int, owner: str) -> Parts:
     must = "a divergence, a fitted learner, or a name such as 'kl'"
     fitted = hasattr(model, "fit") and hasattr(model, "divergence")
     got = f"a {type(model).__name__} that is not fitted" if fitted else type(model).__name__
-    mend = "Call its fit first." if fitted else 'Make a divergence with askew.make("nbd", dim).'
-    raise (ValueError if fitted else TypeError)(checks.problem(what, must, got, mend))
+    hint = "Call its fit first." if fitted else 'Make a divergence with askew.make("nbd", dim).'
+    raise (ValueError if fitted else TypeError)(checks.message(what, must, got, hint))

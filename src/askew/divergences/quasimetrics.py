@@ -59,7 +59,7 @@ class IQE(Divergence):
         self.weight = nn.Parameter(torch.empty(self._pair_width, dim).uniform_(-(dim**-0.5), dim**-0.5))
         self.reduction = MaxMean()
 
-    def _forward(self, x: Tensor, y: Tensor) -> Tensor:
+    def compute(self, x: Tensor, y: Tensor) -> Tensor:
         shape = (self.components, self.size)
         # Left ends sorted, so that an interval can only overlap those before it. Lengths come from y - x, not
         # from v - u, so that they keep their accuracy where the points are near.
@@ -152,10 +152,10 @@ class MRN(Divergence):
         self.symmetric_part = _Encoder((dim, *self.hidden, self.width))
         self.asymmetric_part = _Encoder((dim, *self.hidden, self.width))
 
-    def _forward(self, x: Tensor, y: Tensor) -> Tensor:
+    def compute(self, x: Tensor, y: Tensor) -> Tensor:
         return _mrn(self.symmetric_part.difference(x, y), self.asymmetric_part.difference(x, y))
 
-    def _pairwise(self, x: Tensor, y: Tensor) -> Tensor:
+    def compute_pairwise(self, x: Tensor, y: Tensor) -> Tensor:
         x_images = torch.stack([self.symmetric_part(x), self.asymmetric_part(x)])
         y_images = torch.stack([self.symmetric_part(y), self.asymmetric_part(y)])
         if checks.transformed():
@@ -172,7 +172,7 @@ class MRN(Divergence):
             matrix = torch.cat(blocks)
 
         def exact(i: Tensor, j: Tensor) -> Tensor:
-            return self._forward(x[i], y[j])
+            return self.compute(x[i], y[j])
 
         with torch.no_grad():
             x_scale, y_scale = x_images.abs().sum(2).amax(0), y_images.abs().sum(2).amax(0)

@@ -31,9 +31,9 @@ class _Wrapper(Divergence):
     def __init__(self, divergence: Divergence) -> None:
         if not isinstance(divergence, Divergence):
             must = "an askew divergence"
-            mend = 'Make one with askew.make("nbd", dim).'
+            hint = 'Make one with askew.make("nbd", dim).'
             got = type(divergence).__name__
-            raise TypeError(checks.problem(f"divergence of {type(self).__name__}", must, got, mend))
+            raise TypeError(checks.message(f"divergence of {type(self).__name__}", must, got, hint))
         super().__init__(divergence.dim)
         self.divergence = divergence
         self.domain = divergence.domain
@@ -80,10 +80,10 @@ class Embedded(Divergence):
 
     def __init__(self, encoder: nn.Module, divergence: Divergence) -> None:
         if not isinstance(encoder, nn.Module):
-            raise TypeError(checks.problem("encoder of Embedded", "a torch.nn.Module", type(encoder).__name__))
+            raise TypeError(checks.message("encoder of Embedded", "a torch.nn.Module", type(encoder).__name__))
         if not isinstance(divergence, Divergence):
             got = type(divergence).__name__
-            raise TypeError(checks.problem("divergence of Embedded", "an askew divergence", got))
+            raise TypeError(checks.message("divergence of Embedded", "an askew divergence", got))
         super().__init__(None)
         self.encoder = encoder
         self.divergence = divergence
@@ -108,8 +108,8 @@ class Embedded(Divergence):
         first = self.encode(x)
         return self.divergence.pairwise(first, first if y is x else self.encode(y))
 
-    def _forward(self, x: Tensor, y: Tensor) -> Tensor:
-        return self.divergence._forward(self.encode(x), self.encode(y))
+    def compute(self, x: Tensor, y: Tensor) -> Tensor:
+        return self.divergence.compute(self.encode(x), self.encode(y))
 
     @torch.no_grad()
     def calibrate(self, x: Tensor, y: Tensor, targets: Tensor | None = None) -> None:
@@ -134,11 +134,11 @@ class Sqrt(_Wrapper):
         self.triangle = divergence.triangle or divergence.root_triangle
         self.root_triangle = self.triangle
 
-    def _forward(self, x: Tensor, y: Tensor) -> Tensor:
-        return safe_sqrt(self.divergence._forward(x, y))
+    def compute(self, x: Tensor, y: Tensor) -> Tensor:
+        return safe_sqrt(self.divergence.compute(x, y))
 
-    def _pairwise(self, x: Tensor, y: Tensor) -> Tensor:
-        return safe_sqrt(self.divergence._pairwise(x, y))
+    def compute_pairwise(self, x: Tensor, y: Tensor) -> Tensor:
+        return safe_sqrt(self.divergence.compute_pairwise(x, y))
 
     def calibrate(self, x: Tensor, y: Tensor, targets: Tensor | None = None) -> None:
         self.divergence.calibrate(x, y, None if targets is None else targets.square())
@@ -160,11 +160,11 @@ class Symmetrized(_Wrapper):
         super().__init__(divergence)
         self.symmetric = True
 
-    def _forward(self, x: Tensor, y: Tensor) -> Tensor:
-        return self.divergence._forward(x, y) + self.divergence._forward(y, x)
+    def compute(self, x: Tensor, y: Tensor) -> Tensor:
+        return self.divergence.compute(x, y) + self.divergence.compute(y, x)
 
-    def _pairwise(self, x: Tensor, y: Tensor) -> Tensor:
-        return self.divergence._pairwise(x, y) + self.divergence._pairwise(y, x).t()
+    def compute_pairwise(self, x: Tensor, y: Tensor) -> Tensor:
+        return self.divergence.compute_pairwise(x, y) + self.divergence.compute_pairwise(y, x).t()
 
     def calibrate(self, x: Tensor, y: Tensor, targets: Tensor | None = None) -> None:
         self.divergence.calibrate(x, y, None if targets is None else targets / 2)
@@ -179,7 +179,7 @@ class _OfBregman(_Wrapper):
         if not isinstance(divergence, Bregman):
             must = "a Bregman divergence"
             got = type(divergence).__name__
-            raise TypeError(checks.problem(f"divergence of {type(self).__name__}", must, got))
+            raise TypeError(checks.message(f"divergence of {type(self).__name__}", must, got))
         super().__init__(divergence)
 
 
@@ -200,7 +200,7 @@ class Jensen(_OfBregman):
         super().__init__(divergence)
         self.symmetric = True
 
-    def _forward(self, x: Tensor, y: Tensor) -> Tensor:
+    def compute(self, x: Tensor, y: Tensor) -> Tensor:
         potential = self.divergence.potential
         half = (x - y) / 2
         middle = y + half
@@ -208,8 +208,8 @@ class Jensen(_OfBregman):
             # Both points may lie on the boundary where phi is finite; their middle is what must not.
             for name, points in (("x", x), ("y", y)):
                 potential.domain.check(points, name, type(self).__name__, boundary=potential.boundary)
-        first = potential._divergence(x, middle, half)
-        second = potential._divergence(y, middle, -half)
+        first = potential.compute_divergence(x, middle, half)
+        second = potential.compute_divergence(y, middle, -half)
         return (first + second) / 2
 
 
@@ -248,24 +248,24 @@ class GeneralizedSymmetrized(_OfBregman):
         self.triangle = root
         self.root_triangle = True
 
-    def _forward(self, x: Tensor, y: Tensor) -> Tensor:
+    def compute(self, x: Tensor, y: Tensor) -> Tensor:
         squared = self._squared(x, y)
         return safe_sqrt(squared) if self.root else squared
 
     def _squared(self, x: Tensor, y: Tensor) -> Tensor:
         h = x - y
         potential = self.divergence.potential
-        potential._check_domain(x, y)
-        return (h + potential._gradient_difference(x, y, h)).square().sum(-1) / 2
+        potential.check_domain(x, y)
+        return (h + potential.compute_gradient_difference(x, y, h)).square().sum(-1) / 2
 
-    def _pairwise(self, x: Tensor, y: Tensor) -> Tensor:
+    def compute_pairwise(self, x: Tensor, y: Tensor) -> Tensor:
         if x.shape[0] == 0 or y.shape[0] == 0:
             return x.new_zeros(x.shape[0], y.shape[0])
         potential = self.divergence.potential
-        potential._check_domain(x, y)
+        potential.check_domain(x, y)
         centre = y.detach().mean(0, keepdim=True)
-        first = x - centre + potential._centred(x, centre)[1]
-        second = y - centre + potential._centred(y, centre)[1]
+        first = x - centre + potential.centred(x, centre)[1]
+        second = y - centre + potential.centred(y, centre)[1]
         norms_first, norms_second = first.square().sum(1), second.square().sum(1)
         matrix = (norms_first[:, None] + norms_second) / 2 - first @ second.t()
         matrix = refine_near(
@@ -307,11 +307,11 @@ class Scaled(_Wrapper):
         else:
             self.register_buffer("log_factor", log_factor)
 
-    def _forward(self, x: Tensor, y: Tensor) -> Tensor:
-        return self.divergence._forward(x, y) * self.log_factor.exp()
+    def compute(self, x: Tensor, y: Tensor) -> Tensor:
+        return self.divergence.compute(x, y) * self.log_factor.exp()
 
-    def _pairwise(self, x: Tensor, y: Tensor) -> Tensor:
-        return self.divergence._pairwise(x, y) * self.log_factor.exp()
+    def compute_pairwise(self, x: Tensor, y: Tensor) -> Tensor:
+        return self.divergence.compute_pairwise(x, y) * self.log_factor.exp()
 
     def calibrate(self, x: Tensor, y: Tensor, targets: Tensor | None = None) -> None:
         self.divergence.calibrate(x, y, None if targets is None else targets / self.log_factor.detach().exp())
@@ -329,11 +329,11 @@ class Reversed(_Wrapper):
     True
     """
 
-    def _forward(self, x: Tensor, y: Tensor) -> Tensor:
-        return self.divergence._forward(y, x)
+    def compute(self, x: Tensor, y: Tensor) -> Tensor:
+        return self.divergence.compute(y, x)
 
-    def _pairwise(self, x: Tensor, y: Tensor) -> Tensor:
-        return self.divergence._pairwise(y, x).t()
+    def compute_pairwise(self, x: Tensor, y: Tensor) -> Tensor:
+        return self.divergence.compute_pairwise(y, x).t()
 
     def calibrate(self, x: Tensor, y: Tensor, targets: Tensor | None = None) -> None:
         self.divergence.calibrate(y, x, targets)
@@ -363,5 +363,5 @@ class Dual(Bregman):
     def __init__(self, divergence: Bregman) -> None:
         if not isinstance(divergence, Bregman):
             got = type(divergence).__name__
-            raise TypeError(checks.problem("divergence of Dual", "a Bregman divergence", got))
+            raise TypeError(checks.message("divergence of Dual", "a Bregman divergence", got))
         super().__init__(Conjugate(divergence.potential), divergence.pairwise_rtol)

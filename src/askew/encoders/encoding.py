@@ -10,7 +10,7 @@ from numpy.typing import ArrayLike
 from torch import Tensor, nn
 
 from askew import checks
-from askew.progress import progress_bar
+from askew._progress import progress_bar
 
 __all__ = ["as_floats", "as_points", "encode", "for_numpy"]
 
@@ -36,12 +36,12 @@ def as_points(points: ArrayLike | Tensor) -> Tensor:
     checks.check_plain(points, "points")
     if isinstance(points, Tensor):
         if points.is_complex():
-            raise TypeError(checks.problem("points", "real numbers", points.dtype))
+            raise TypeError(checks.message("points", "real numbers", points.dtype))
         return points.detach()
     try:
         array = np.asarray(points)
     except ValueError as error:
-        raise ValueError(checks.problem("points", "an array", f"rows of different lengths ({error})")) from None
+        raise ValueError(checks.message("points", "an array", f"rows of different lengths ({error})")) from None
     if array.dtype.kind == "b":
         array = array.astype(np.float32)
     elif array.dtype.kind == "u" and array.dtype.itemsize > 1:  # torch can do little with these
@@ -51,9 +51,9 @@ def as_points(points: ArrayLike | Tensor) -> Tensor:
         try:
             array = array.astype(np.float64)
         except (TypeError, ValueError) as error:
-            raise TypeError(checks.problem("points", "real numbers", f"other objects ({error})")) from None
+            raise TypeError(checks.message("points", "real numbers", f"other objects ({error})")) from None
     elif array.dtype.kind not in "fiu":
-        raise TypeError(checks.problem("points", "real numbers", f"an array of {array.dtype}"))
+        raise TypeError(checks.message("points", "real numbers", f"an array of {array.dtype}"))
     # torch takes neither arrays that must not be written to nor negative strides nor foreign byte orders.
     array = np.asarray(array, dtype=array.dtype.newbyteorder("="), order="C")
     # What has one row counts as contiguous, whatever its strides are.

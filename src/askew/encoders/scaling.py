@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 
 from askew import checks
-from askew.recipes import Rebuildable
+from askew.io import Rebuildable
 
 __all__ = ["Standardize"]
 

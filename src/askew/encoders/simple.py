@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from askew import checks
-from askew.recipes import Rebuildable
+from askew.io import Rebuildable
 
 __all__ = ["MLP", "Identity", "Linear", "SmallCNN", "check_images"]
 
@@ -173,7 +173,7 @@ class SmallCNN(Rebuildable):
         side = image_size >> len(filters)
         if side == 0:
             must = f"at least {1 << len(filters)} with {len(filters)} filters, each of which halves it"
-            raise ValueError(checks.problem("image_size of SmallCNN", must, image_size, "Give fewer filters."))
+            raise ValueError(checks.message("image_size of SmallCNN", must, image_size, "Give fewer filters."))
         self.convolutions = nn.ModuleList(nn.Conv2d(a, b, 3, padding=1) for a, b in pairwise(sizes))
         self.hidden = nn.Linear(sizes[-1] * side * side, hidden)
         self.last = nn.Linear(hidden, out)
@@ -205,5 +205,5 @@ def check_images(x: Tensor, channels: int, size: int | None, weight: Tensor, own
     checks.check_points(x, None, "x", owner, _dtype(weight, x))
     if x.ndim != 4 or x.shape[1] != channels or (size is not None and tuple(x.shape[2:]) != (size, size)):
         sides = "height, width" if size is None else f"{size}, {size}"
-        mend = "Images with channels last are turned by x.permute(0, 3, 1, 2)."
-        raise ValueError(checks.problem(f"x of {owner}", f"of shape (n, {channels}, {sides})", tuple(x.shape), mend))
+        hint = "Images with channels last are turned by x.permute(0, 3, 1, 2)."
+        raise ValueError(checks.message(f"x of {owner}", f"of shape (n, {channels}, {sides})", tuple(x.shape), hint))

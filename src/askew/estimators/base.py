@@ -161,7 +161,7 @@ class BaseLearner(BaseEstimator):  # type: ignore[misc]
         there = items.shape[0] - (X is None)
         if n_neighbors > there:
             must = f"at most {there}, the number of training points to choose from"
-            raise ValueError(checks.problem(f"n_neighbors of {type(self).__name__}.kneighbors", must, n_neighbors))
+            raise ValueError(checks.message(f"n_neighbors of {type(self).__name__}.kneighbors", must, n_neighbors))
         index = ExactIndex(self.divergence_)
         index.add(items)
         values, indices = index.search(queries, n_neighbors + (X is None))
@@ -191,15 +191,15 @@ class BaseLearner(BaseEstimator):  # type: ignore[misc]
             whole, allow_nd=True, ensure_2d=False, dtype=np.float64, estimator=self, input_name=name
         )
         if array.ndim != 3 or array.shape[1] != size:
-            mend = f"Columns of points are put together by numpy.stack([{', '.join('abc'[:size])}], axis=1)."
-            raise ValueError(checks.problem(f"{name} of {owner}", f"of shape (n, {size}, dim)", array.shape, mend))
+            hint = f"Columns of points are put together by numpy.stack([{', '.join('abc'[:size])}], axis=1)."
+            raise ValueError(checks.message(f"{name} of {owner}", f"of shape (n, {size}, dim)", array.shape, hint))
         if array.shape[2] == 0:
-            raise ValueError(checks.problem(f"{name} of {owner}", "of points with at least one feature", array.shape))
+            raise ValueError(checks.message(f"{name} of {owner}", "of points with at least one feature", array.shape))
         if reset:
             self.n_features_in_ = array.shape[2]
         elif array.shape[2] != self.n_features_in_:
             must = f"of points with {self.n_features_in_} features, as in fit"
-            raise ValueError(checks.problem(f"{name} of {owner}", must, array.shape[2]))
+            raise ValueError(checks.message(f"{name} of {owner}", must, array.shape[2]))
         return array
 
     def _images(self, points: Tensor) -> Tensor:
@@ -240,7 +240,7 @@ class BaseLearner(BaseEstimator):  # type: ignore[misc]
         if encoder is None:
             model = copy.deepcopy(self._named_divergence(dim))
             if model.dim not in (None, dim):
-                raise ValueError(checks.problem(f"divergence of {owner}", f"of dim {dim}, as the data", model.dim))
+                raise ValueError(checks.message(f"divergence of {owner}", f"of dim {dim}, as the data", model.dim))
             return model.to(torch.get_default_dtype())
         if isinstance(encoder, nn.Module):
             encoder = copy.deepcopy(encoder).to("cpu", torch.get_default_dtype()).eval()
@@ -252,11 +252,11 @@ class BaseLearner(BaseEstimator):  # type: ignore[misc]
         divergence = copy.deepcopy(self._named_divergence(out or IMAGE_FEATURES))
         if divergence.dim not in (None, out or IMAGE_FEATURES):
             must = f"of dim {out}, as what the encoder gives"
-            raise ValueError(checks.problem(f"divergence of {owner}", must, divergence.dim))
+            raise ValueError(checks.message(f"divergence of {owner}", must, divergence.dim))
         if divergence.domain != REAL:
-            mend = "Give encoder=None."
+            hint = "Give encoder=None."
             got = f"one whose domain is {divergence.domain!r}"
-            raise ValueError(checks.problem(f"divergence of {owner} behind an encoder", "one on all points", got, mend))
+            raise ValueError(checks.message(f"divergence of {owner} behind an encoder", "one on all points", got, hint))
         return Embedded(encoder, divergence).to(torch.get_default_dtype())
 
     def _seeded(self, dim: int, encoder: str | nn.Module | None, n: int, seed: int) -> Divergence:

@@ -14,12 +14,11 @@ from sklearn.utils.multiclass import check_classification_targets
 from sklearn.utils.validation import check_is_fitted, validate_data
 from torch import Tensor, nn
 
-from askew import checks, pbdl, scores
+from askew import checks, metrics, pbdl
 from askew.divergences import Divergence
 from askew.encoders.encoding import for_numpy
 from askew.estimators.base import BaseLearner, as_tensor
 from askew.estimators.plans import label_plan
-from askew.models import savable
 from askew.training import History
 
 __all__ = ["DivergenceLearner"]
@@ -30,7 +29,6 @@ ROWS_TO_HOLD_OUT = 50
 HELD_OUT_SHARE, HELD_OUT_ROWS = 0.25, 1000
 
 
-@savable
 class DivergenceLearner(TransformerMixin, BaseLearner):  # type: ignore[misc]
     """Learn a divergence from labels, so that points of a class are near to each other.
 
@@ -106,7 +104,7 @@ class DivergenceLearner(TransformerMixin, BaseLearner):  # type: ignore[misc]
         images = self._images(as_tensor(array))
         with torch.inference_mode():
             matrix = self.divergence_.pairwise(images, torch.from_numpy(self.items_))
-        return scores.mean_average_precision(matrix, labels, self.labels_)
+        return metrics.mean_average_precision(matrix, labels, self.labels_)
 
     # ------------------------------------------------------------------ inside
 
@@ -122,11 +120,11 @@ class DivergenceLearner(TransformerMixin, BaseLearner):  # type: ignore[misc]
         counts = np.bincount(numbers)
         if len(counts) < 2:
             got = f"one class, {names.tolist()[0]!r}"  # as it was given, not as numpy writes it
-            raise ValueError(checks.problem(f"y of {owner}", "labels of at least two classes", got))
+            raise ValueError(checks.message(f"y of {owner}", "labels of at least two classes", got))
         if counts.max() < 2:
-            mend = "Numbers to predict are for PairRegressor."
+            hint = "Numbers to predict are for PairRegressor."
             got = f"{len(counts)} classes of one point each"
-            raise ValueError(checks.problem(f"y of {owner}", "labels with at least two points in a class", got, mend))
+            raise ValueError(checks.message(f"y of {owner}", "labels with at least two points in a class", got, hint))
         return as_tensor(array), torch.from_numpy(numbers), given
 
     def _choose(self, points: Tensor, labels: Tensor, seed: int) -> tuple[str | nn.Module | None, str]:
@@ -145,7 +143,7 @@ class DivergenceLearner(TransformerMixin, BaseLearner):  # type: ignore[misc]
         known, queries = scaling(points[rows]), scaling(points[rest])
 
         def score(model: Divergence) -> float:
-            return scores.mean_average_precision(model.pairwise(queries, known), labels[rest], labels[rows])
+            return metrics.mean_average_precision(model.pairwise(queries, known), labels[rest], labels[rows])
 
         what = f"mean average precision on {len(rest)} held-out rows"
         return self._compare(lambda encoder: self._learn(known, labels[rows], encoder, seed, trial=True), score, what)

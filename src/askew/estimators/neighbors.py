@@ -12,12 +12,10 @@ from sklearn.utils.validation import check_is_fitted, validate_data
 from askew import checks
 from askew.encoders.encoding import for_numpy
 from askew.estimators.labels import DivergenceLearner
-from askew.models import savable
 
 __all__ = ["DivergenceNeighborsClassifier"]
 
 
-@savable
 class DivergenceNeighborsClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
     """Classify by the labels of the k nearest training points, by a divergence learned from them.
 
@@ -57,7 +55,7 @@ class DivergenceNeighborsClassifier(ClassifierMixin, BaseEstimator):  # type: ig
         checks.check_size(self.n_neighbors, f"n_neighbors of {owner}")
         if self.learner is not None and not isinstance(self.learner, DivergenceLearner):
             got = type(self.learner).__name__
-            raise TypeError(checks.problem(f"learner of {owner}", "a DivergenceLearner or None", got))
+            raise TypeError(checks.message(f"learner of {owner}", "a DivergenceLearner or None", got))
         X, y = for_numpy(X, f"X of {owner}"), for_numpy(y, f"y of {owner}")
         validate_data(self, X, y, dtype=np.float64)
         learner = DivergenceLearner() if self.learner is None else clone(self.learner)

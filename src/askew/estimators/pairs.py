@@ -16,7 +16,6 @@ from askew.divergences import Divergence
 from askew.encoders.encoding import for_numpy
 from askew.estimators.base import BaseLearner, as_tensor, distinct_rows
 from askew.estimators.plans import pair_plan
-from askew.models import savable
 from askew.training import History
 
 __all__ = ["PairRegressor"]
@@ -25,7 +24,6 @@ __all__ = ["PairRegressor"]
 PAIRS_TO_HOLD_OUT, HELD_OUT_SHARE = 200, 0.2
 
 
-@savable
 class PairRegressor(RegressorMixin, BaseLearner):  # type: ignore[misc]
     """Learn a divergence from pairs of points and the value wanted for each pair.
 
@@ -70,13 +68,13 @@ class PairRegressor(RegressorMixin, BaseLearner):  # type: ignore[misc]
         given = for_numpy(y, f"targets of {owner}")
         array = check_array(given, ensure_2d=False, dtype=np.float64, estimator=self, input_name="targets")
         if array.ndim != 1:
-            raise ValueError(checks.problem(f"targets of {owner}", "of shape (n,), one for each pair", array.shape))
+            raise ValueError(checks.message(f"targets of {owner}", "of shape (n,), one for each pair", array.shape))
         check_consistent_length(np.empty(n), array)
         if array.min() < 0:
             first = int(np.argmax(array < 0))
-            mend = "A divergence cannot be negative; of a similarity s take max(s) - s."
+            hint = "A divergence cannot be negative; of a similarity s take max(s) - s."
             raise ValueError(
-                checks.problem(f"targets of {owner}", "at least 0", f"targets[{first}] = {array[first]:g}", mend)
+                checks.message(f"targets of {owner}", "at least 0", f"targets[{first}] = {array[first]:g}", hint)
             )
         return as_tensor(array).to(torch.get_default_dtype())
 

@@ -13,7 +13,6 @@ from askew import checks, pbdl
 from askew.divergences import Divergence
 from askew.estimators.base import BaseLearner, as_tensor, distinct_rows
 from askew.estimators.plans import triplet_plan
-from askew.models import savable
 from askew.training import History
 
 __all__ = ["TripletLearner"]
@@ -24,7 +23,6 @@ TRIPLETS_TO_HOLD_OUT, HELD_OUT_SHARE = 200, 0.2
 PIECES = 200
 
 
-@savable
 class TripletLearner(BaseLearner):
     """Learn a divergence from triplets, so that D(anchor, positive) < D(anchor, negative).
 
@@ -108,9 +106,9 @@ class TripletLearner(BaseLearner):
         """Return PBDL by its linear program, which has a piece for each different point."""
         points, numbers = np.unique(triplets.double().flatten(0, 1).numpy(), axis=0, return_inverse=True)
         if len(points) > PIECES:
-            mend = 'Take divergence="deep-div-affine", the same functions learned by gradient.'
+            hint = 'Take divergence="deep-div-affine", the same functions learned by gradient.'
             must = f"of at most {PIECES} different points for 'pbdl', whose linear program has a piece for each"
-            raise ValueError(checks.problem("triplets of TripletLearner", must, len(points), mend))
+            raise ValueError(checks.message("triplets of TripletLearner", must, len(points), hint))
         return self._plain(pbdl.fit_triplets(points, numbers.reshape(-1, 3), seed=seed).divergence)
 
     def __sklearn_tags__(self) -> Any:

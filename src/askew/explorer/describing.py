@@ -147,8 +147,8 @@ def _divergence(model: Divergence) -> Description:
         inner = _divergence(model.divergence)
         return replace(inner, changes=(*inner.changes, _change(model)))
     got = type(model).__name__
-    mend = "Learn divergence='nbd', or draw it with askew.plot.balls, which shows any divergence."
-    raise TypeError(checks.problem("model of write_explorer", SHOWN, got, mend))
+    hint = "Learn divergence='nbd', or draw it with askew.plot.balls, which shows any divergence."
+    raise TypeError(checks.message("model of write_explorer", SHOWN, got, hint))
 
 
 def _change(model: Reversed | Scaled | Sqrt | Symmetrized) -> Packed:
@@ -185,8 +185,8 @@ def _potential(potential: Potential, inverted: bool = False) -> Packed:
         got = type(potential).__name__
         if isinstance(potential, Conjugate):
             got = f"the Conjugate of {type(potential.potential).__name__}, which has no formula"
-        mend = "Draw it with askew.plot.balls, which shows any divergence."
-        raise TypeError(checks.problem("model of write_explorer", SHOWN, f"a Bregman divergence of {got}", mend))
+        hint = "Draw it with askew.plot.balls, which shows any divergence."
+        raise TypeError(checks.message("model of write_explorer", SHOWN, f"a Bregman divergence of {got}", hint))
     return found
 
 
@@ -258,7 +258,7 @@ def _term(term: Term) -> Packed:
     if isinstance(term, Atoms):
         sharpness, offset, weight = term._scaled()
         return {"kind": "atoms", "sharpness": pack(sharpness), "offset": pack(offset), "weight": pack(weight)}
-    raise TypeError(checks.problem("terms of an ICNN of write_explorer", "those of askew", type(term).__name__))
+    raise TypeError(checks.message("terms of an ICNN of write_explorer", "those of askew", type(term).__name__))
 
 
 # ---------------------------------------------------------------------- encoders
@@ -293,8 +293,8 @@ def _encoder(encoder: nn.Module) -> list[Packed]:
         return [{"kind": "scale", "shift": pack(shift, wide=True), "factor": pack(factor, wide=True)}]
     name = ACTIVATIONS.get(type(encoder))
     if name is None:
-        mend = "Draw it with askew.plot.balls, which shows any divergence."
-        raise TypeError(checks.problem("encoder of write_explorer", f"of {LAYERS}", type(encoder).__name__, mend))
+        hint = "Draw it with askew.plot.balls, which shows any divergence."
+        raise TypeError(checks.message("encoder of write_explorer", f"of {LAYERS}", type(encoder).__name__, hint))
     return [{"kind": name}]
 
 

@@ -13,7 +13,7 @@ from typing import Any
 from numpy.typing import ArrayLike
 from torch import Tensor, nn
 
-from askew import checks, storage
+from askew import checks, io
 from askew.checks import REAL
 from askew.divergences import Bregman, Divergence, Embedded, NeuralBregman
 from askew.encoders import Standardize
@@ -97,10 +97,10 @@ def write_explorer(
         "name": _name(divergence),
         "model": description.to_json(),
         "symmetric": divergence.symmetric,
-        "askew": storage.version(),
+        "askew": io.version(),
         **scene.content,
     }
-    storage.write_text(path, _page(heading, _summary(divergence, scene), content))
+    io.write_text(path, _page(heading, _summary(divergence, scene), content))
     return Path(path)
 
 
@@ -111,10 +111,10 @@ def _divergence(model: object) -> tuple[Divergence, Any]:
     learner: Any = getattr(model, "learner_", model)
     if hasattr(type(learner), "model_"):
         if not hasattr(learner, "divergence_"):
-            got, mend = f"a {type(model).__name__} that is not fitted", "Call its fit first."
-            raise ValueError(checks.problem("model of write_explorer", "fitted", got, mend))
+            got, hint = f"a {type(model).__name__} that is not fitted", "Call its fit first."
+            raise ValueError(checks.message("model of write_explorer", "fitted", got, hint))
         return learner.model_, learner
-    raise TypeError(checks.problem("model of write_explorer", f"a fitted learner, {SHOWN}", type(model).__name__))
+    raise TypeError(checks.message("model of write_explorer", f"a fitted learner, {SHOWN}", type(model).__name__))
 
 
 def _home(divergence: Divergence) -> tuple[Floats, Floats] | None:

@@ -67,14 +67,14 @@ def make_scene(
     elif home is not None:
         dim = len(home[0])
     if dim is None:
-        mend = "Give points, an array of shape (n, dim)."
-        raise ValueError(checks.problem("points of write_explorer", "given for a model of any dim", None, mend))
+        hint = "Give points, an array of shape (n, dim)."
+        raise ValueError(checks.message("points of write_explorer", "given for a model of any dim", None, hint))
     if dim < 2:
-        mend = "Of one feature there is no plane to look at."
-        raise ValueError(checks.problem("the points of write_explorer", "of at least 2 features", dim, mend))
+        hint = "Of one feature there is no plane to look at."
+        raise ValueError(checks.message("the points of write_explorer", "of at least 2 features", dim, hint))
     if data is None and domain == SIMPLEX and dim > 3:
-        mend = "Give points: the plane of their principal directions is shown."
-        raise ValueError(checks.problem("points of write_explorer", "given for distributions", None, mend))
+        hint = "Give points: the plane of their principal directions is shown."
+        raise ValueError(checks.message("points of write_explorer", "given for distributions", None, hint))
     content: dict[str, Any] = {"dim": dim, "features": _names(feature_names, dim), "domain": _bounds(domain)}
     if data is None:
         _check_labels(labels, None)
@@ -132,15 +132,15 @@ def _as_table(points: ArrayLike | Tensor, dim: int | None) -> Floats:
         data: Floats = as_points(points).cpu().double().numpy()
     except (TypeError, ValueError) as error:
         must = "numbers, as an array or a tensor of shape (n, dim)"
-        raise TypeError(checks.problem("points of write_explorer", must, type(points).__name__)) from error
+        raise TypeError(checks.message("points of write_explorer", must, type(points).__name__)) from error
     if data.ndim != 2 or len(data) == 0 or (dim is not None and data.shape[1] != dim):
         must = f"of shape (n, {'dim' if dim is None else dim}), with at least one row"
-        raise ValueError(checks.problem("points of write_explorer", must, data.shape))
+        raise ValueError(checks.message("points of write_explorer", must, data.shape))
     bad = np.argwhere(~np.isfinite(data))
     if len(bad):
         row, column = bad[0]
-        got, mend = f"row {row}, column {column} = {data[row, column]:g}", "Drop or impute such rows first."
-        raise ValueError(checks.problem("points of write_explorer", "finite", got, mend))
+        got, hint = f"row {row}, column {column} = {data[row, column]:g}", "Drop or impute such rows first."
+        raise ValueError(checks.message("points of write_explorer", "finite", got, hint))
     return data
 
 
@@ -149,10 +149,10 @@ def _check_labels(labels: ArrayLike | None, n: int | None) -> list[str] | None:
     if labels is None:
         return None
     if n is None:
-        raise ValueError(checks.problem("points of write_explorer", "given where labels are", None))
+        raise ValueError(checks.message("points of write_explorer", "given where labels are", None))
     array = np.asarray(labels)
     if array.shape != (n,):
-        raise ValueError(checks.problem("labels of write_explorer", f"of shape ({n},), one per point", array.shape))
+        raise ValueError(checks.message("labels of write_explorer", f"of shape ({n},), one per point", array.shape))
     return [str(label) for label in array.tolist()]
 
 
@@ -161,7 +161,7 @@ def _names(names: Sequence[str] | None, dim: int) -> list[str]:
         return [f"feature {i + 1}" for i in range(dim)]
     if isinstance(names, str) or len(names) != dim:
         got = repr(names) if isinstance(names, str) else f"{len(names)} names"
-        raise ValueError(checks.problem("feature_names of write_explorer", f"a sequence of {dim} names", got))
+        raise ValueError(checks.message("feature_names of write_explorer", f"a sequence of {dim} names", got))
     return [str(name) for name in names]
 
 

@@ -115,44 +115,44 @@ class TripletLoss(Loss):
 
 def check_labels(matrix: Tensor, labels: Tensor, owner: str) -> None:
     """Raise unless a square floating matrix and as many labels were given."""
-    mend = "Make it with divergence.pairwise(x, x)."
+    hint = "Make it with divergence.pairwise(x, x)."
     if not (isinstance(matrix, Tensor) and matrix.ndim == 2 and matrix.shape[0] == matrix.shape[1]):
-        raise ValueError(checks.problem(f"matrix of {owner}", "a tensor of shape (n, n)", _shape(matrix), mend))
+        raise ValueError(checks.message(f"matrix of {owner}", "a tensor of shape (n, n)", _shape(matrix), hint))
     check_rows(matrix, labels, owner)
 
 
 def check_rows(rows: Tensor, labels: Tensor, owner: str) -> None:
     """Raise unless some rows of a floating matrix of all points, ``(m, n)``, and the labels of all were given."""
     if rows.dtype not in checks.DTYPES:
-        mend = "Make it with divergence.pairwise(x, x)."
-        raise TypeError(checks.problem(f"matrix of {owner}", "float32, float64 or bfloat16", rows.dtype, mend))
+        hint = "Make it with divergence.pairwise(x, x)."
+        raise TypeError(checks.message(f"matrix of {owner}", "float32, float64 or bfloat16", rows.dtype, hint))
     if not (isinstance(labels, Tensor) and labels.shape == rows.shape[1:]):
         must = f"a tensor of shape ({rows.shape[1]},), one for each row of the matrix"
-        raise ValueError(checks.problem(f"labels of {owner}", must, _shape(labels)))
+        raise ValueError(checks.message(f"labels of {owner}", must, _shape(labels)))
 
 
 def check_values(first: Tensor, second: Tensor, names: tuple[str, str], owner: str) -> None:
     """Raise unless two tensors of one shape were given, the first of them floating."""
     if not isinstance(first, Tensor):
-        raise TypeError(checks.problem(f"{names[0]} of {owner}", "a torch.Tensor", type(first).__name__))
+        raise TypeError(checks.message(f"{names[0]} of {owner}", "a torch.Tensor", type(first).__name__))
     if first.dtype not in checks.DTYPES:
-        raise TypeError(checks.problem(f"{names[0]} of {owner}", "float32, float64 or bfloat16", first.dtype))
+        raise TypeError(checks.message(f"{names[0]} of {owner}", "float32, float64 or bfloat16", first.dtype))
     if not (isinstance(second, Tensor) and second.shape == first.shape):
         must = f"a tensor of shape {tuple(first.shape)} like its {names[0]}"
-        raise ValueError(checks.problem(f"{names[1]} of {owner}", must, _shape(second)))
+        raise ValueError(checks.message(f"{names[1]} of {owner}", must, _shape(second)))
 
 
 def check_margin(value: float, what: str) -> float:
     """Return ``value`` if it is a number of either sign that single precision has too."""
     if isinstance(value, bool) or not isinstance(value, Real) or not abs(value) <= LARGEST_MARGIN:
-        raise ValueError(checks.problem(what, f"a number of at most {LARGEST_MARGIN:g} in size", repr(value)))
+        raise ValueError(checks.message(what, f"a number of at most {LARGEST_MARGIN:g} in size", repr(value)))
     return float(value)
 
 
 def check_nonnegative(value: float, what: str) -> float:
     """Return ``value`` if it is a finite number, zero or above."""
     if isinstance(value, bool) or not isinstance(value, Real) or not 0 <= value < math.inf:
-        raise ValueError(checks.problem(what, "a finite number, zero or above", repr(value)))
+        raise ValueError(checks.message(what, "a finite number, zero or above", repr(value)))
     return float(value)
 
 

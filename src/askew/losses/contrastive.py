@@ -114,7 +114,7 @@ class ContrastivePairs(PairLoss):
         positive, negative = targets == 1, targets == 0
         if checks.inspectable(values, targets) and not bool((positive | negative).all()):
             got = targets[~(positive | negative)][0].item()
-            raise ValueError(checks.problem("targets of ContrastivePairs", "1 (one kind) or 0", got))
+            raise ValueError(checks.message("targets of ContrastivePairs", "1 (one kind) or 0", got))
         result = _contrastive(values, positive, negative, self.positive_margin, self.negative_margin)
         return result * nan_if_any(values)
 

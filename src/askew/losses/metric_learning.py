@@ -51,7 +51,7 @@ class MetricLearningDistance(nn.Module):
     def __init__(self, divergence: Divergence) -> None:
         if not isinstance(divergence, Divergence):
             got = type(divergence).__name__
-            raise TypeError(checks.problem("divergence of MetricLearningDistance", "an askew divergence", got))
+            raise TypeError(checks.message("divergence of MetricLearningDistance", "an askew divergence", got))
         super().__init__(normalize_embeddings=False, p=1, power=1, is_inverted=False)
         self.divergence = divergence
 

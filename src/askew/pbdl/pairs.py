@@ -255,7 +255,7 @@ def fit_pairs(
     rows = check_rows(x, "x", owner)
     classes = check_labels(labels, owner, len(rows))
     if checks.check_size(max_points, f"max_points of {owner}") < 2:
-        raise ValueError(checks.problem(f"max_points of {owner}", "at least 2", max_points))
+        raise ValueError(checks.message(f"max_points of {owner}", "at least 2", max_points))
     checks.check_size(max_iterations, f"max_iterations of {owner}")
     checks.check_positive(tolerance, f"tolerance of {owner}")
     generator = np.random.default_rng(seed)

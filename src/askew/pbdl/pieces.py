@@ -129,7 +129,7 @@ def check_rows(x: ArrayLike | Tensor, name: str, owner: str, dim: int | None = N
     rows = _array(x, name, owner)
     if rows.ndim != 2 or rows.shape[0] == 0 or rows.shape[1] == 0 or dim not in (None, rows.shape[1]):
         must = f"of shape (n, {'dim' if dim is None else dim}), neither of them 0"
-        raise ValueError(checks.problem(f"{name} of {owner}", must, rows.shape))
+        raise ValueError(checks.message(f"{name} of {owner}", must, rows.shape))
     return rows
 
 
@@ -137,7 +137,7 @@ def check_values(x: ArrayLike | Tensor, name: str, owner: str, n: int) -> Array:
     """Return ``x`` as a finite float64 array of shape ``(n,)``."""
     values = _array(x, name, owner)
     if values.shape != (n,):
-        raise ValueError(checks.problem(f"{name} of {owner}", f"of shape ({n},), one for each row", values.shape))
+        raise ValueError(checks.message(f"{name} of {owner}", f"of shape ({n},), one for each row", values.shape))
     return values
 
 
@@ -145,8 +145,8 @@ def _array(x: ArrayLike | Tensor, name: str, owner: str) -> Array:
     try:
         numbers = x.detach().cpu().double().numpy() if isinstance(x, Tensor) else np.array(x, dtype=np.float64)
     except (TypeError, ValueError):
-        mend = "Encode categories as numbers first."
-        raise TypeError(checks.problem(f"{name} of {owner}", "an array of numbers", type(x).__name__, mend)) from None
+        hint = "Encode categories as numbers first."
+        raise TypeError(checks.message(f"{name} of {owner}", "an array of numbers", type(x).__name__, hint)) from None
     checks.check_finite(torch.from_numpy(numbers), name, owner)
     return numbers
 
@@ -156,13 +156,13 @@ def check_labels(labels: ArrayLike | Tensor, owner: str, n: int) -> Integers:
     array: NDArray[Any] = np.asarray(labels.detach().cpu().numpy() if isinstance(labels, Tensor) else labels)
     if array.shape != (n,):
         must = f"of shape ({n},), one for each row of x"
-        raise ValueError(checks.problem(f"labels of {owner}", must, array.shape))
+        raise ValueError(checks.message(f"labels of {owner}", must, array.shape))
     if array.dtype.kind == "f":
         checks.check_finite(torch.from_numpy(array.astype(np.float64)), "labels", owner)
     names, numbers = np.unique(array, return_inverse=True)
     if len(names) < 2:
-        mend = "One class has no dissimilar pairs to learn from."
-        raise ValueError(checks.problem(f"labels of {owner}", "of at least two classes", f"{len(names)} class", mend))
+        hint = "One class has no dissimilar pairs to learn from."
+        raise ValueError(checks.message(f"labels of {owner}", "of at least two classes", f"{len(names)} class", hint))
     return numbers.reshape(-1).astype(np.int64)
 
 
@@ -204,8 +204,8 @@ def check_folds(folds: object, owner: str) -> int:
     """Return the number of parts of a cross-validation, at least two."""
     number = checks.check_size(folds, f"folds of {owner}")
     if number < 2:
-        mend = "Without cross-validation, give a penalty."
-        raise ValueError(checks.problem(f"folds of {owner}", "at least 2", number, mend))
+        hint = "Without cross-validation, give a penalty."
+        raise ValueError(checks.message(f"folds of {owner}", "at least 2", number, hint))
     return number
 
 

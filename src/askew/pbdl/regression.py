@@ -136,11 +136,11 @@ def fit_regression(
     x = check_rows(first, "first", owner)
     y = check_rows(second, "second", owner, x.shape[1])
     if len(x) != len(y):
-        raise ValueError(checks.problem(f"second of {owner}", f"of {len(x)} rows like first", f"{len(y)} rows"))
+        raise ValueError(checks.message(f"second of {owner}", f"of {len(x)} rows like first", f"{len(y)} rows"))
     values = check_values(targets, "targets", owner, len(x))
     if (values < 0).any():
-        mend = "A divergence has no negative values."
-        raise ValueError(checks.problem(f"targets of {owner}", "at least 0", f"{values.min():.6g}", mend))
+        hint = "A divergence has no negative values."
+        raise ValueError(checks.message(f"targets of {owner}", "at least 0", f"{values.min():.6g}", hint))
     checks.check_positive(ridge, f"ridge of {owner}")
     checks.check_positive(tolerance, f"tolerance of {owner}")
     checks.check_size(rounds, f"rounds of {owner}")

@@ -153,7 +153,7 @@ def _cross_validated(
         if len(known) == 0 or len(asked) == 0:
             what = "triplets of fit_triplets"
             must = "so many that each fold has some with and some without points that are held out"
-            raise ValueError(checks.problem(what, must, f"{len(triplets)} triplets", "Give a penalty instead."))
+            raise ValueError(checks.message(what, must, f"{len(triplets)} triplets", "Give a penalty instead."))
         used, place = np.unique(known, return_inverse=True)
         for penalty in PENALTIES:
             program = _Program(points[used], place.reshape(-1, 3), penalty)
@@ -230,7 +230,7 @@ def fit_triplets(
     generator = np.random.default_rng(seed)
     if (triplets is None) == (labels is None):
         got = "neither" if labels is None else "both"
-        raise ValueError(checks.problem(f"triplets and labels of {owner}", "one given, the other not", got))
+        raise ValueError(checks.message(f"triplets and labels of {owner}", "one given, the other not", got))
     if labels is not None:
         classes = check_labels(labels, owner, len(rows))
         checks.check_size(n_triplets, f"n_triplets of {owner}")
@@ -239,7 +239,7 @@ def fit_triplets(
         if np.bincount(classes).max() < 2 or len(np.unique(classes)) < 2:
             must = "such that some class has two rows and another has one, among those that are used"
             got = f"{len(rows)} rows of {len(np.unique(classes))} classes"
-            raise ValueError(checks.problem(f"labels of {owner}", must, got, "Raise max_points."))
+            raise ValueError(checks.message(f"labels of {owner}", must, got, "Raise max_points."))
         numbers = _draw(classes, n_triplets, generator)
     else:
         numbers = _check_triplets(triplets, len(rows), owner)
@@ -261,12 +261,12 @@ def _check_triplets(triplets: ArrayLike | Tensor | None, n: int, owner: str) -> 
     """Return the triplets as row numbers, ``(m, 3)``."""
     array = np.asarray(triplets.detach().cpu().numpy() if isinstance(triplets, Tensor) else triplets)
     if array.ndim != 2 or array.shape[1] != 3 or len(array) == 0:
-        raise ValueError(checks.problem(f"triplets of {owner}", "of shape (m, 3), m above 0", array.shape))
+        raise ValueError(checks.message(f"triplets of {owner}", "of shape (m, 3), m above 0", array.shape))
     if array.dtype.kind not in "iu":
-        mend = "They are the row numbers of anchor, near and far point."
-        raise TypeError(checks.problem(f"triplets of {owner}", "integers", array.dtype, mend))
+        hint = "They are the row numbers of anchor, near and far point."
+        raise TypeError(checks.message(f"triplets of {owner}", "integers", array.dtype, hint))
     outside = (array < 0) | (array >= n)
     if outside.any():
         bad = array[outside][0]
-        raise ValueError(checks.problem(f"triplets of {owner}", f"row numbers from 0 to {n - 1}", bad))
+        raise ValueError(checks.message(f"triplets of {owner}", f"row numbers from 0 to {n - 1}", bad))
     return array.astype(np.int64)

@@ -132,7 +132,7 @@ def _radii(radii: float | Sequence[float]) -> list[float]:
     """Return radii as a list of positive numbers."""
     values: list[Any] = [radii] if isinstance(radii, (str, bytes)) or np.ndim(radii) == 0 else [*radii]  # type: ignore[misc]
     if not values:
-        raise ValueError(checks.problem("radii of balls", "one or several numbers above zero", "none"))
+        raise ValueError(checks.message("radii of balls", "one or several numbers above zero", "none"))
     # Numbers of numpy and torch are numbers too.
     plain = [value.item() if hasattr(value, "item") else value for value in values]
     return [checks.check_positive(value, "each of radii of balls") for value in plain]

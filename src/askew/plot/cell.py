@@ -119,17 +119,17 @@ def _known(clusters: object, divergence: object, dual: bool | None) -> _Known:
     if fitted is None and hasattr(clusters, "fit"):
         got = f"a {type(clusters).__name__} that is not fitted"
         raise ValueError(
-            checks.problem("clusters of cells", "a fitted clustering, or centres", got, "Call its fit first.")
+            checks.message("clusters of cells", "a fitted clustering, or centres", got, "Call its fit first.")
         )
     if fitted is None:
         if divergence is None:
-            mend = 'Example: cells(centres, "kl").'
-            raise ValueError(checks.problem("divergence of cells", "given together with centres", "None", mend))
+            hint = 'Example: cells(centres, "kl").'
+            raise ValueError(checks.message("divergence of cells", "given together with centres", "None", hint))
         centres = as_rows(clusters, "clusters of cells")  # type: ignore[arg-type]
         return _Known(centres, centres.shape[1], False, divergence, bool(dual))
     if divergence is not None or dual is not None:
         must = "left out for a fitted clustering, which has its own"
-        raise ValueError(checks.problem("divergence and dual of cells", must, f"{divergence!r} and {dual!r}"))
+        raise ValueError(checks.message("divergence and dual of cells", must, f"{divergence!r} and {dual!r}"))
     centres = as_rows(fitted, "clusters of cells")
     # The parameter and not what was fitted, which may come without its encoder; other clusterings are Euclidean.
     own = getattr(clusters, "divergence", "euclidean")

@@ -73,7 +73,7 @@ def asymmetry(
     centre = as_rows(reference, "reference of asymmetry")
     if len(centre) > 1:
         must = "one point, of shape (dim,)"
-        raise ValueError(checks.problem("reference of asymmetry", must, f"{len(centre)} points"))
+        raise ValueError(checks.message("reference of asymmetry", must, f"{len(centre)} points"))
     scene = Scene.of(divergence, centre.shape[1], plane, "asymmetry")
     image = scene.given(centre, "reference")[0]
     coordinates, place = scene.coordinates(points, "points"), scene.plane.coordinates(centre)

@@ -53,8 +53,8 @@ def make_axes(ax: Axes | None) -> Axes:
         new: Axes = figure.Figure(figsize=(5.2, 5.2), layout="constrained").add_subplot()
         return new
     if not hasattr(ax, "add_collection"):
-        mend = "Of a figure take figure.gca(), of plt.subplots() the second result."
-        raise TypeError(checks.problem("ax", "matplotlib axes or None", type(ax).__name__, mend))
+        hint = "Of a figure take figure.gca(), of plt.subplots() the second result."
+        raise TypeError(checks.message("ax", "matplotlib axes or None", type(ax).__name__, hint))
     return ax
 
 

@@ -29,7 +29,7 @@ def check_limits(limits: object, owner: str) -> tuple[float, float, float, float
         left, right, bottom, top = 0.0, 0.0, 0.0, 0.0
     if not (np.isfinite([left, right, bottom, top]).all() and left < right and bottom < top):
         must = "four finite numbers, (left, right, bottom, top), with left < right and bottom < top"
-        raise ValueError(checks.problem(f"limits of {owner}", must, repr(limits)))
+        raise ValueError(checks.message(f"limits of {owner}", must, repr(limits)))
     return left, right, bottom, top
 
 
@@ -70,7 +70,7 @@ class Grid:
         self.reach = reach
         resolution = checks.check_size(resolution, f"resolution of {scene.owner}")
         if resolution < 2:
-            raise ValueError(checks.problem(f"resolution of {scene.owner}", "at least 2", resolution))
+            raise ValueError(checks.message(f"resolution of {scene.owner}", "at least 2", resolution))
         self.polygon = _clip(scene, limits, reach)
         low, high = self.polygon.min(0), self.polygon.max(0)
         self.u, self.v = (
@@ -95,7 +95,7 @@ class Grid:
         if not np.isfinite(values).any():
             must = "such that a part of what is seen lies in the domain of the divergence"
             got = "none of the images that the encoder makes"
-            raise ValueError(checks.problem(f"limits of {self.scene.owner}", must, got))
+            raise ValueError(checks.message(f"limits of {self.scene.owner}", must, got))
         return values
 
     def inside(self, coordinates: Floats) -> Floats:
@@ -209,8 +209,8 @@ def _clip(scene: Scene, limits: Sequence[float], reach: float) -> Floats:
         polygon = np.array(corners).reshape(-1, 2)
     if len(polygon) < 3:
         must = f"such that a part of the plane in the {scene.domain} domain is seen"
-        mend = "Give limits=(left, right, bottom, top), or another plane."
-        raise ValueError(checks.problem(f"limits of {scene.owner}", must, tuple(map(float, limits)), mend))
+        hint = "Give limits=(left, right, bottom, top), or another plane."
+        raise ValueError(checks.message(f"limits of {scene.owner}", must, tuple(map(float, limits)), hint))
     return polygon
 
 

@@ -29,16 +29,16 @@ def as_rows(points: ArrayLike | Tensor, what: str, dim: int | None = None) -> Fl
         array = as_points(points).cpu().double().numpy()
     except (TypeError, ValueError) as error:
         must = "numbers, as an array or a tensor of shape (n, dim)"
-        raise TypeError(checks.problem(what, must, type(points).__name__)) from error
+        raise TypeError(checks.message(what, must, type(points).__name__)) from error
     array = array[None] if array.ndim == 1 else array
     if array.ndim != 2 or array.size == 0 or (dim is not None and array.shape[1] != dim):
         must = f"of shape (n, {'dim' if dim is None else dim}), with at least one row"
-        raise ValueError(checks.problem(what, must, array.shape))
+        raise ValueError(checks.message(what, must, array.shape))
     bad = np.argwhere(~np.isfinite(array))
     if len(bad):
         i, j = bad[0]
-        mend = "Drop or impute such rows first."
-        raise ValueError(checks.problem(what, "finite", f"row {i}, column {j} = {array[i, j]:g}", mend))
+        hint = "Drop or impute such rows first."
+        raise ValueError(checks.message(what, "finite", f"row {i}, column {j} = {array[i, j]:g}", hint))
     return array
 
 
@@ -82,9 +82,9 @@ class Plane:
         lengths = np.linalg.norm(basis, axis=0)
         smallest = np.linalg.svd(basis / np.maximum(lengths, 1e-300), compute_uv=False)
         if len(smallest) < 2 or lengths.min() == 0 or smallest[1] < PARALLEL:
-            mend = "Three points on one line, or two that are equal, span no plane."
+            hint = "Three points on one line, or two that are equal, span no plane."
             got = f"{self.first.tolist()} and {self.second.tolist()}"
-            raise ValueError(checks.problem("the directions of Plane", "two that are not parallel", got, mend))
+            raise ValueError(checks.message("the directions of Plane", "two that are not parallel", got, hint))
         object.__setattr__(self, "_inverse", np.linalg.pinv(basis))
 
     # ------------------------------------------------------------------ ways to get one
@@ -105,7 +105,7 @@ class Plane:
         for column in (first, second):
             if isinstance(column, bool) or not isinstance(column, (int, np.integer)) or not 0 <= column < dim:
                 must = f"a number from 0 to {dim - 1}"
-                raise ValueError(checks.problem("each column of Plane.features", must, repr(column)))
+                raise ValueError(checks.message("each column of Plane.features", must, repr(column)))
         unit = np.eye(dim)
         origin[[first, second]] = 0.0
         names = (f"feature {first + 1}", f"feature {second + 1}")
@@ -140,7 +140,7 @@ class Plane:
         _, sizes, directions = np.linalg.svd(array - mean, full_matrices=False)
         if len(sizes) < 2 or sizes[1] <= PARALLEL * sizes[0]:
             must = "three or more that do not lie on one line"
-            raise ValueError(checks.problem("points of Plane.pca", must, f"{len(array)} with no second direction"))
+            raise ValueError(checks.message("points of Plane.pca", must, f"{len(array)} with no second direction"))
         two = directions[:2]
         two = two * np.sign(np.take_along_axis(two, np.abs(two).argmax(1)[:, None], 1))
         return cls(mean, two[0], two[1], ("principal direction 1", "principal direction 2"))
@@ -184,5 +184,5 @@ class Plane:
         flat = max(map(abs, sums)) < SUM_TOLERANCE and abs(float(self.origin.sum()) - 1) < SUM_TOLERANCE
         if domain.sums_to_one and not flat:
             must = f"one of points that sum to 1, as the {domain} domain asks"
-            mend = "For three features it is Plane.simplex(); for more, Plane.through(a, b, c) of distributions."
-            raise ValueError(checks.problem(f"plane of {owner}", must, f"directions that sum to {sums}", mend))
+            hint = "For three features it is Plane.simplex(); for more, Plane.through(a, b, c) of distributions."
+            raise ValueError(checks.message(f"plane of {owner}", must, f"directions that sum to {sums}", hint))

@@ -80,9 +80,9 @@ def levels(
     scene = Scene.of(model, features, plane, "levels")
     bregman = scene.divergence
     if not isinstance(bregman, Bregman):
-        mend = "Of a squared norm take askew.potentials.Quadratic(dim); balls and asymmetry draw any divergence."
+        hint = "Of a squared norm take askew.potentials.Quadratic(dim); balls and asymmetry draw any divergence."
         must = "a Bregman divergence, which has a potential"
-        raise TypeError(checks.problem("divergence of levels", must, type(bregman).__name__, mend))
+        raise TypeError(checks.message("divergence of levels", must, type(bregman).__name__, hint))
     potential = bregman.potential
     image = None if base is None else scene.given(base, "at")[0]
     coordinates, place = scene.coordinates(data, "points"), scene.coordinates(base, "at")
@@ -109,7 +109,7 @@ def _round_levels(values: Floats, count: int) -> Floats:
     low, high = np.quantile(finite, [0.0, HIGHEST])
     if not high > low:
         got = f"{low:g} at all places of the picture"
-        raise ValueError(checks.problem("the potential of levels", "one that varies", got))
+        raise ValueError(checks.message("the potential of levels", "one that varies", got))
     ticks: Floats = ticker.MaxNLocator(count, steps=[1, 2, 2.5, 5, 10]).tick_values(low, high)
     steps = ticks[(ticks > low) & (ticks < finite.max())]
     return steps if len(steps) > 1 else np.linspace(low, high, max(count, 2) + 2)[1:-1]

@@ -62,8 +62,8 @@ class Scene:
             Who draws.
         """
         if plane is not None and not isinstance(plane, Plane):
-            mend = "Make one with askew.plot.Plane.pca(points)."
-            raise TypeError(checks.problem(f"plane of {owner}", "an askew.plot.Plane", type(plane).__name__, mend))
+            hint = "Make one with askew.plot.Plane.pca(points)."
+            raise TypeError(checks.message(f"plane of {owner}", "an askew.plot.Plane", type(plane).__name__, hint))
         dim = plane.dim if dim is None and plane is not None else dim
         encoder, divergence = take_apart(model, dim or 2, owner)
         if dim is None and isinstance(model, str) and divergence.domain == SIMPLEX:
@@ -72,19 +72,19 @@ class Scene:
         dim = dim or own or 2
         if own is not None and own != dim:
             must = f"of {own} features like the divergence"
-            raise ValueError(checks.problem(f"the points of {owner}", must, f"{dim} features"))
+            raise ValueError(checks.message(f"the points of {owner}", must, f"{dim} features"))
         if plane is None:
             if encoder is None and divergence.domain == SIMPLEX and dim == 3:
                 plane = Plane.simplex()
             elif dim == 2:
                 plane = Plane(np.zeros(2), np.eye(2)[0], np.eye(2)[1], ("feature 1", "feature 2"))
             else:
-                mend = "Take askew.plot.Plane.pca(points), .through(a, b, c) or .features(0, 1, at=point)."
+                hint = "Take askew.plot.Plane.pca(points), .through(a, b, c) or .features(0, 1, at=point)."
                 must = "given where points do not have 2 features"
-                raise ValueError(checks.problem(f"plane of {owner}", must, f"None with {dim} features", mend))
+                raise ValueError(checks.message(f"plane of {owner}", must, f"None with {dim} features", hint))
         if plane.dim != dim:
             must = f"one of points of {dim} features"
-            raise ValueError(checks.problem(f"plane of {owner}", must, f"{plane.dim} features"))
+            raise ValueError(checks.message(f"plane of {owner}", must, f"{plane.dim} features"))
         scene = cls(encoder, divergence, plane, owner)
         plane.check_in(scene.domain, owner)
         return scene

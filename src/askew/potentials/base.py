@@ -10,7 +10,7 @@ from torch import Tensor
 
 from askew import checks
 from askew.checks import REAL, Domain
-from askew.recipes import Rebuildable
+from askew.io import Rebuildable
 
 __all__ = ["InverseGradient", "Potential"]
 
@@ -36,7 +36,7 @@ class InverseGradient(NamedTuple):
 class Potential(Rebuildable, ABC):
     """A convex function phi on a convex domain, the generator of a Bregman divergence.
 
-    A member writes ``_value``, ``_gradient`` and ``_divergence``. The last one gets x, y and the
+    A member writes ``compute_value``, ``compute_gradient`` and ``compute_divergence``. The last one gets x, y and the
     difference h = x - y, so that a composition can hand on a difference that was computed exactly
     instead of subtracting two images.
 
@@ -70,29 +70,29 @@ class Potential(Rebuildable, ABC):
 
     def forward(self, x: Tensor) -> Tensor:
         """Return phi(x): ``(..., dim) -> (...)``."""
-        return self._value(self._checked(x, boundary=self.boundary))
+        return self.compute_value(self._checked(x, boundary=self.boundary))
 
     def gradient(self, x: Tensor) -> Tensor:
         """Return the gradient of phi: ``(..., dim) -> (..., dim)``."""
-        return self._gradient(self._checked(x))
+        return self.compute_gradient(self._checked(x))
 
     def value_and_gradient(self, x: Tensor) -> tuple[Tensor, Tensor]:
         """Return phi(x) and its gradient from one pass."""
-        return self._value_and_gradient(self._checked(x))
+        return self.compute_value_and_gradient(self._checked(x))
 
     def hessian(self, x: Tensor) -> Tensor:
         """Return the second derivatives of phi: ``(..., dim) -> (..., dim, dim)``."""
-        return self._hessian(self._checked(x))
+        return self.compute_hessian(self._checked(x))
 
     def divergence(self, x: Tensor, y: Tensor) -> Tensor:
         """Return phi(x) - phi(y) - <grad phi(y), x - y> in a form that does not cancel."""
         x, y = self._checked_pair(x, y)
-        return self._divergence(x, y, x - y)
+        return self.compute_divergence(x, y, x - y)
 
     def gradient_difference(self, x: Tensor, y: Tensor) -> Tensor:
         """Return grad phi(x) - grad phi(y), exact for near points where the potential allows it."""
         x, y = self._checked_pair(x, y)
-        return self._gradient_difference(x, y, x - y)
+        return self.compute_gradient_difference(x, y, x - y)
 
     def inverse_gradient(self, g: Tensor, start: Tensor | None = None) -> InverseGradient:
         """Return the point x whose gradient is g, which is the gradient of the conjugate at g.
@@ -113,7 +113,7 @@ class Potential(Rebuildable, ABC):
         g = checks.check_points(g, self.dim, "g", type(self).__name__)
         if checks.inspectable(g):
             self.dual_domain.check(g, "g", f"{type(self).__name__}.inverse_gradient")
-        return self._inverse_gradient(g, start)
+        return self.compute_inverse_gradient(g, start)
 
     def __add__(self, other: Potential) -> Potential:
         """Return the sum of two potentials."""
@@ -130,48 +130,48 @@ class Potential(Rebuildable, ABC):
     # ------------------------------------------------------------------ what members write
 
     @abstractmethod
-    def _value(self, x: Tensor) -> Tensor:
+    def compute_value(self, x: Tensor) -> Tensor:
         """Return phi(x)."""
 
     @abstractmethod
-    def _gradient(self, x: Tensor) -> Tensor:
+    def compute_gradient(self, x: Tensor) -> Tensor:
         """Return grad phi(x)."""
 
     @abstractmethod
-    def _divergence(self, x: Tensor, y: Tensor, h: Tensor) -> Tensor:
+    def compute_divergence(self, x: Tensor, y: Tensor, h: Tensor) -> Tensor:
         """Return D(x, y) where h = x - y; must be non-negative and exactly 0 at h = 0."""
 
-    def _value_and_gradient(self, x: Tensor) -> tuple[Tensor, Tensor]:
-        return self._value(x), self._gradient(x)
+    def compute_value_and_gradient(self, x: Tensor) -> tuple[Tensor, Tensor]:
+        return self.compute_value(x), self.compute_gradient(x)
 
-    def _gradient_difference(self, x: Tensor, y: Tensor, h: Tensor) -> Tensor:
-        return self._gradient(x) - self._gradient(y)
+    def compute_gradient_difference(self, x: Tensor, y: Tensor, h: Tensor) -> Tensor:
+        return self.compute_gradient(x) - self.compute_gradient(y)
 
-    def _centred(self, points: Tensor, centre: Tensor) -> tuple[Tensor, Tensor]:
+    def centred(self, points: Tensor, centre: Tensor) -> tuple[Tensor, Tensor]:
         """Return D(point, centre) and grad phi(point) - grad phi(centre) for rows and one centre.
 
         This is phi with its affine part at the centre taken away, which changes no divergence but
         keeps the numbers small: what `pairwise` multiplies.
         """
         h = points - centre
-        return self._divergence(points, centre, h), self._gradient_difference(points, centre, h)
+        return self.compute_divergence(points, centre, h), self.compute_gradient_difference(points, centre, h)
 
-    def _centred_value(self, points: Tensor, centre: Tensor) -> Tensor:
-        """Return the first part of :meth:`_centred` alone."""
-        return self._divergence(points, centre, points - centre)
+    def centred_value(self, points: Tensor, centre: Tensor) -> Tensor:
+        """Return the first part of :meth:`centred` alone."""
+        return self.compute_divergence(points, centre, points - centre)
 
-    def _hessian(self, x: Tensor) -> Tensor:
-        jacobian = torch.func.jacrev(self._gradient)
+    def compute_hessian(self, x: Tensor) -> Tensor:
+        jacobian = torch.func.jacrev(self.compute_gradient)
         rows = x.reshape(-1, self.dim)
         hessian: Tensor = torch.func.vmap(jacobian)(rows)
         return hessian.reshape(*x.shape, self.dim)
 
-    def _inverse_gradient(self, g: Tensor, start: Tensor | None) -> InverseGradient:
+    def compute_inverse_gradient(self, g: Tensor, start: Tensor | None) -> InverseGradient:
         from askew.potentials.inverse import newton
 
         return newton(self, g, start)
 
-    def _inside(self, x: Tensor) -> Tensor:
+    def contains(self, x: Tensor) -> Tensor:
         """Return which points lie inside the domain: ``(..., dim) -> (...)``."""
         return ((x > self.domain.lower) & (x < self.domain.upper)).all(-1)
 
@@ -190,10 +190,10 @@ class Potential(Rebuildable, ABC):
 
     def _checked_pair(self, x: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
         x, y = checks.check_pair(x, y, self.dim, type(self).__name__)
-        self._check_domain(x, y)
+        self.check_domain(x, y)
         return x, y
 
-    def _check_domain(self, x: Tensor, y: Tensor) -> None:
+    def check_domain(self, x: Tensor, y: Tensor) -> None:
         """Raise if x or y lies outside the domain; x may lie on the boundary where phi is finite."""
         if self.domain is not REAL and checks.inspectable(x, y):
             self.domain.check(x, "x", type(self).__name__, boundary=self.boundary)

@@ -37,7 +37,7 @@ class ClosedForm(Potential):
         """Return the point of gradient u minus the point of gradient v, where h = u - v."""
         return self._inverse(u) - self._inverse(v)
 
-    def _inverse_gradient(self, g: Tensor, start: Tensor | None) -> InverseGradient:
+    def compute_inverse_gradient(self, g: Tensor, start: Tensor | None) -> InverseGradient:
         return InverseGradient(self._inverse(g), g.new_zeros(g.shape[:-1]), 0)
 
     def _search_start(self, g: Tensor) -> Tensor:
@@ -62,13 +62,13 @@ class Separable(ClosedForm):
     def _divergences(self, x: Tensor, y: Tensor, h: Tensor) -> Tensor:
         """Return the divergence of each coordinate."""
 
-    def _value(self, x: Tensor) -> Tensor:
+    def compute_value(self, x: Tensor) -> Tensor:
         return self._values(x).sum(-1)
 
-    def _divergence(self, x: Tensor, y: Tensor, h: Tensor) -> Tensor:
+    def compute_divergence(self, x: Tensor, y: Tensor, h: Tensor) -> Tensor:
         return self._divergences(x, y, h).sum(-1)
 
-    def _hessian(self, x: Tensor) -> Tensor:
+    def compute_hessian(self, x: Tensor) -> Tensor:
         return torch.diag_embed(self._curvatures(x))
 
 
@@ -101,26 +101,26 @@ class Quadratic(ClosedForm):
             matrix = checks.check_points(matrix, self.dim, "matrix", "Quadratic")
             if matrix.ndim != 2:
                 must = f"of shape (rank, {self.dim})"
-                raise ValueError(checks.problem("matrix of Quadratic", must, tuple(matrix.shape)))
+                raise ValueError(checks.message("matrix of Quadratic", must, tuple(matrix.shape)))
             matrix = matrix.detach().clone()
         self.register_buffer("matrix", matrix)
 
     def _image(self, x: Tensor) -> Tensor:
         return x if self.matrix is None else x @ self.matrix.mT
 
-    def _value(self, x: Tensor) -> Tensor:
+    def compute_value(self, x: Tensor) -> Tensor:
         return self._image(x).square().sum(-1)
 
-    def _gradient(self, x: Tensor) -> Tensor:
+    def compute_gradient(self, x: Tensor) -> Tensor:
         return 2 * x if self.matrix is None else 2 * self._image(x) @ self.matrix
 
-    def _divergence(self, x: Tensor, y: Tensor, h: Tensor) -> Tensor:
-        return self._value(h)
+    def compute_divergence(self, x: Tensor, y: Tensor, h: Tensor) -> Tensor:
+        return self.compute_value(h)
 
-    def _gradient_difference(self, x: Tensor, y: Tensor, h: Tensor) -> Tensor:
-        return self._gradient(h)
+    def compute_gradient_difference(self, x: Tensor, y: Tensor, h: Tensor) -> Tensor:
+        return self.compute_gradient(h)
 
-    def _hessian(self, x: Tensor) -> Tensor:
+    def compute_hessian(self, x: Tensor) -> Tensor:
         if self.matrix is None:
             gram = torch.eye(self.dim, dtype=x.dtype, device=x.device)
         else:
@@ -137,12 +137,12 @@ class Quadratic(ClosedForm):
     def _inverse_difference(self, u: Tensor, v: Tensor, h: Tensor) -> Tensor:
         return self._inverse(h)
 
-    def _inverse_gradient(self, g: Tensor, start: Tensor | None) -> InverseGradient:
+    def compute_inverse_gradient(self, g: Tensor, start: Tensor | None) -> InverseGradient:
         point = self._inverse(g)
         if self.matrix is None:
             return InverseGradient(point, g.new_zeros(g.shape[:-1]), 0)
         # Measured, because g need not lie in the range of a matrix of less than full rank.
-        return InverseGradient(point, (self._gradient(point) - g).abs().amax(-1), 0)
+        return InverseGradient(point, (self.compute_gradient(point) - g).abs().amax(-1), 0)
 
 
 class NegativeEntropy(Separable):
@@ -182,7 +182,7 @@ class NegativeEntropy(Separable):
     def _values(self, x: Tensor) -> Tensor:
         return kernels.entropy(x) - x
 
-    def _gradient(self, x: Tensor) -> Tensor:
+    def compute_gradient(self, x: Tensor) -> Tensor:
         return x.log()
 
     def _curvatures(self, x: Tensor) -> Tensor:
@@ -191,7 +191,7 @@ class NegativeEntropy(Separable):
     def _divergences(self, x: Tensor, y: Tensor, h: Tensor) -> Tensor:
         return kernels.relative_entropy(x, y, h)
 
-    def _gradient_difference(self, x: Tensor, y: Tensor, h: Tensor) -> Tensor:
+    def compute_gradient_difference(self, x: Tensor, y: Tensor, h: Tensor) -> Tensor:
         return kernels.log_ratio(x, y, h)
 
     def _inverse(self, g: Tensor) -> Tensor:
@@ -229,7 +229,7 @@ class Burg(Separable):
     def _values(self, x: Tensor) -> Tensor:
         return -x.log()
 
-    def _gradient(self, x: Tensor) -> Tensor:
+    def compute_gradient(self, x: Tensor) -> Tensor:
         return -x.reciprocal()
 
     def _curvatures(self, x: Tensor) -> Tensor:
@@ -238,7 +238,7 @@ class Burg(Separable):
     def _divergences(self, x: Tensor, y: Tensor, h: Tensor) -> Tensor:
         return kernels.itakura_saito(x, y, h)
 
-    def _gradient_difference(self, x: Tensor, y: Tensor, h: Tensor) -> Tensor:
+    def compute_gradient_difference(self, x: Tensor, y: Tensor, h: Tensor) -> Tensor:
         return h / x / y
 
     def _inverse(self, g: Tensor) -> Tensor:
@@ -276,7 +276,7 @@ class FermiDirac(Separable):
     def _values(self, x: Tensor) -> Tensor:
         return kernels.entropy(x) + kernels.entropy(1 - x)
 
-    def _gradient(self, x: Tensor) -> Tensor:
+    def compute_gradient(self, x: Tensor) -> Tensor:
         return kernels.log_ratio(x, 1 - x, 2 * x - 1)
 
     def _curvatures(self, x: Tensor) -> Tensor:
@@ -285,7 +285,7 @@ class FermiDirac(Separable):
     def _divergences(self, x: Tensor, y: Tensor, h: Tensor) -> Tensor:
         return kernels.relative_entropy(x, y, h) + kernels.relative_entropy(1 - x, 1 - y, -h)
 
-    def _gradient_difference(self, x: Tensor, y: Tensor, h: Tensor) -> Tensor:
+    def compute_gradient_difference(self, x: Tensor, y: Tensor, h: Tensor) -> Tensor:
         return kernels.log_ratio(x, y, h) - kernels.log_ratio(1 - x, 1 - y, -h)
 
     def _inverse(self, g: Tensor) -> Tensor:
@@ -321,7 +321,7 @@ class Exponential(Separable):
     def _values(self, x: Tensor) -> Tensor:
         return x.exp()
 
-    def _gradient(self, x: Tensor) -> Tensor:
+    def compute_gradient(self, x: Tensor) -> Tensor:
         return x.exp()
 
     def _curvatures(self, x: Tensor) -> Tensor:
@@ -330,7 +330,7 @@ class Exponential(Separable):
     def _divergences(self, x: Tensor, y: Tensor, h: Tensor) -> Tensor:
         return kernels.exponential(x, y, h)
 
-    def _gradient_difference(self, x: Tensor, y: Tensor, h: Tensor) -> Tensor:
+    def compute_gradient_difference(self, x: Tensor, y: Tensor, h: Tensor) -> Tensor:
         return _exponential_difference(x, y, h)
 
     def _inverse(self, g: Tensor) -> Tensor:
@@ -364,14 +364,14 @@ class PowerNorm(Separable):
     def __init__(self, dim: int, p: float = 1.5) -> None:
         super().__init__(dim)
         if isinstance(p, bool) or not isinstance(p, (int, float)) or not (math.isfinite(p) and p > 1):
-            raise ValueError(checks.problem("p of PowerNorm", "a finite number above 1", repr(p)))
+            raise ValueError(checks.message("p of PowerNorm", "a finite number above 1", repr(p)))
         self.p = float(p)
         self.symmetric = self.p == 2
 
     def _values(self, x: Tensor) -> Tensor:
         return x * kernels.signed_power(x, self.p - 1)
 
-    def _gradient(self, x: Tensor) -> Tensor:
+    def compute_gradient(self, x: Tensor) -> Tensor:
         return self.p * kernels.signed_power(x, self.p - 1)
 
     def _curvatures(self, x: Tensor) -> Tensor:
@@ -380,7 +380,7 @@ class PowerNorm(Separable):
     def _divergences(self, x: Tensor, y: Tensor, h: Tensor) -> Tensor:
         return kernels.power_divergence(x, y, h, self.p)
 
-    def _gradient_difference(self, x: Tensor, y: Tensor, h: Tensor) -> Tensor:
+    def compute_gradient_difference(self, x: Tensor, y: Tensor, h: Tensor) -> Tensor:
         return self.p * kernels.signed_power_difference(x, y, h, self.p - 1)
 
     def _inverse(self, g: Tensor) -> Tensor:
@@ -415,19 +415,19 @@ class LogSumExp(ClosedForm):
 
     dual_domain = SIMPLEX
 
-    def _value(self, x: Tensor) -> Tensor:
+    def compute_value(self, x: Tensor) -> Tensor:
         return x.logsumexp(-1)
 
-    def _gradient(self, x: Tensor) -> Tensor:
+    def compute_gradient(self, x: Tensor) -> Tensor:
         return x.softmax(-1)
 
-    def _divergence(self, x: Tensor, y: Tensor, h: Tensor) -> Tensor:
+    def compute_divergence(self, x: Tensor, y: Tensor, h: Tensor) -> Tensor:
         return _softmax_divergence(y, h)[0]
 
-    def _gradient_difference(self, x: Tensor, y: Tensor, h: Tensor) -> Tensor:
+    def compute_gradient_difference(self, x: Tensor, y: Tensor, h: Tensor) -> Tensor:
         return _softmax_difference(x, y, h)
 
-    def _hessian(self, x: Tensor) -> Tensor:
+    def compute_hessian(self, x: Tensor) -> Tensor:
         p = x.softmax(-1)
         return torch.diag_embed(p) - p.unsqueeze(-1) * p.unsqueeze(-2)
 

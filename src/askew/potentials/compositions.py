@@ -40,17 +40,17 @@ class Sum(Potential):
         members = list(potentials)
         if not members or not all(isinstance(member, Potential) for member in members):
             got = [type(member).__name__ for member in members]
-            raise TypeError(checks.problem("potentials of Sum", "a non-empty sequence of potentials", got))
+            raise TypeError(checks.message("potentials of Sum", "a non-empty sequence of potentials", got))
         super().__init__(members[0].dim)
         dims = [member.dim for member in members]
         if len(set(dims)) > 1:
-            raise ValueError(checks.problem("potentials of Sum", "of one dimension", dims))
+            raise ValueError(checks.message("potentials of Sum", "of one dimension", dims))
         limited = [member for member in members if member.domain != REAL]
         for member in limited[1:]:
             if member.domain != limited[0].domain:
                 must = "on one domain (or on all of space)"
                 got = [f"{type(each).__name__}: {each.domain}" for each in limited]
-                raise ValueError(checks.problem("potentials of Sum", must, got))
+                raise ValueError(checks.message("potentials of Sum", must, got))
         if limited:
             self.domain = limited[0].domain
         self.boundary = all(member.boundary or member.domain == REAL for member in members)
@@ -61,24 +61,24 @@ class Sum(Potential):
     def _members(self) -> list[Potential]:
         return [cast(Potential, member) for member in self.potentials]
 
-    def _value(self, x: Tensor) -> Tensor:
-        return _total([member._value(x) for member in self._members])
+    def compute_value(self, x: Tensor) -> Tensor:
+        return _total([member.compute_value(x) for member in self._members])
 
-    def _gradient(self, x: Tensor) -> Tensor:
-        return _total([member._gradient(x) for member in self._members])
+    def compute_gradient(self, x: Tensor) -> Tensor:
+        return _total([member.compute_gradient(x) for member in self._members])
 
-    def _value_and_gradient(self, x: Tensor) -> tuple[Tensor, Tensor]:
-        pairs = [member._value_and_gradient(x) for member in self._members]
+    def compute_value_and_gradient(self, x: Tensor) -> tuple[Tensor, Tensor]:
+        pairs = [member.compute_value_and_gradient(x) for member in self._members]
         return _total([value for value, _ in pairs]), _total([gradient for _, gradient in pairs])
 
-    def _divergence(self, x: Tensor, y: Tensor, h: Tensor) -> Tensor:
-        return _total([member._divergence(x, y, h) for member in self._members])
+    def compute_divergence(self, x: Tensor, y: Tensor, h: Tensor) -> Tensor:
+        return _total([member.compute_divergence(x, y, h) for member in self._members])
 
-    def _gradient_difference(self, x: Tensor, y: Tensor, h: Tensor) -> Tensor:
-        return _total([member._gradient_difference(x, y, h) for member in self._members])
+    def compute_gradient_difference(self, x: Tensor, y: Tensor, h: Tensor) -> Tensor:
+        return _total([member.compute_gradient_difference(x, y, h) for member in self._members])
 
-    def _hessian(self, x: Tensor) -> Tensor:
-        return _total([member._hessian(x) for member in self._members])
+    def compute_hessian(self, x: Tensor) -> Tensor:
+        return _total([member.compute_hessian(x) for member in self._members])
 
     def _search_start(self, g: Tensor) -> Tensor:
         # Each member's own answer, or guess, for its share of the gradient; those that have none say NaN.
@@ -91,12 +91,12 @@ class Sum(Potential):
             member._checked(x, boundary=boundary)
         return x
 
-    def _check_domain(self, x: Tensor, y: Tensor) -> None:
+    def check_domain(self, x: Tensor, y: Tensor) -> None:
         for member in self._members:
-            member._check_domain(x, y)
+            member.check_domain(x, y)
 
-    def _inside(self, x: Tensor) -> Tensor:
-        return torch.stack([member._inside(x) for member in self._members]).all(0)
+    def contains(self, x: Tensor) -> Tensor:
+        return torch.stack([member.contains(x) for member in self._members]).all(0)
 
 
 class Scaled(Potential):
@@ -133,26 +133,26 @@ class Scaled(Potential):
         self.boundary = potential.boundary
         self.symmetric = potential.symmetric
 
-    def _value(self, x: Tensor) -> Tensor:
-        return self.factor * self.potential._value(x)
+    def compute_value(self, x: Tensor) -> Tensor:
+        return self.factor * self.potential.compute_value(x)
 
-    def _gradient(self, x: Tensor) -> Tensor:
-        return self.factor * self.potential._gradient(x)
+    def compute_gradient(self, x: Tensor) -> Tensor:
+        return self.factor * self.potential.compute_gradient(x)
 
-    def _value_and_gradient(self, x: Tensor) -> tuple[Tensor, Tensor]:
-        value, gradient = self.potential._value_and_gradient(x)
+    def compute_value_and_gradient(self, x: Tensor) -> tuple[Tensor, Tensor]:
+        value, gradient = self.potential.compute_value_and_gradient(x)
         return self.factor * value, self.factor * gradient
 
-    def _divergence(self, x: Tensor, y: Tensor, h: Tensor) -> Tensor:
-        return self.factor * self.potential._divergence(x, y, h)
+    def compute_divergence(self, x: Tensor, y: Tensor, h: Tensor) -> Tensor:
+        return self.factor * self.potential.compute_divergence(x, y, h)
 
-    def _gradient_difference(self, x: Tensor, y: Tensor, h: Tensor) -> Tensor:
-        return self.factor * self.potential._gradient_difference(x, y, h)
+    def compute_gradient_difference(self, x: Tensor, y: Tensor, h: Tensor) -> Tensor:
+        return self.factor * self.potential.compute_gradient_difference(x, y, h)
 
-    def _hessian(self, x: Tensor) -> Tensor:
-        return self.factor * self.potential._hessian(x)
+    def compute_hessian(self, x: Tensor) -> Tensor:
+        return self.factor * self.potential.compute_hessian(x)
 
-    def _inverse_gradient(self, g: Tensor, start: Tensor | None) -> InverseGradient:
+    def compute_inverse_gradient(self, g: Tensor, start: Tensor | None) -> InverseGradient:
         point, residual, iterations = self.potential.inverse_gradient(g / self.factor, start)
         return InverseGradient(point, residual * self.factor, iterations)
 
@@ -162,11 +162,11 @@ class Scaled(Potential):
     def _checked(self, x: Tensor, *, boundary: bool = False) -> Tensor:
         return self.potential._checked(x, boundary=boundary)
 
-    def _check_domain(self, x: Tensor, y: Tensor) -> None:
-        self.potential._check_domain(x, y)
+    def check_domain(self, x: Tensor, y: Tensor) -> None:
+        self.potential.check_domain(x, y)
 
-    def _inside(self, x: Tensor) -> Tensor:
-        return self.potential._inside(x)
+    def contains(self, x: Tensor) -> Tensor:
+        return self.potential.contains(x)
 
 
 class AffinePrecomposed(Potential):
@@ -200,13 +200,13 @@ class AffinePrecomposed(Potential):
         matrix = checks.check_points(matrix, None, "matrix", "AffinePrecomposed")
         if matrix.ndim != 2 or matrix.shape[0] != rank:
             must = f"of shape ({rank}, dim) because the inner potential has {rank} features"
-            raise ValueError(checks.problem("matrix of AffinePrecomposed", must, tuple(matrix.shape)))
+            raise ValueError(checks.message("matrix of AffinePrecomposed", must, tuple(matrix.shape)))
         super().__init__(matrix.shape[1])
         if offset is not None:
             offset = checks.check_points(offset, None, "offset", "AffinePrecomposed", matrix.dtype)
             if offset.shape != (rank,):
                 raise ValueError(
-                    checks.problem("offset of AffinePrecomposed", f"of shape ({rank},)", tuple(offset.shape))
+                    checks.message("offset of AffinePrecomposed", f"of shape ({rank},)", tuple(offset.shape))
                 )
         self.potential = potential
         _hold(self, "matrix", matrix)
@@ -221,25 +221,25 @@ class AffinePrecomposed(Potential):
         image = self._linear(x)
         return image if self.offset is None else image + self.offset
 
-    def _value(self, x: Tensor) -> Tensor:
-        return self.potential._value(self._image(x))
+    def compute_value(self, x: Tensor) -> Tensor:
+        return self.potential.compute_value(self._image(x))
 
-    def _gradient(self, x: Tensor) -> Tensor:
-        return self.potential._gradient(self._image(x)) @ self.matrix
+    def compute_gradient(self, x: Tensor) -> Tensor:
+        return self.potential.compute_gradient(self._image(x)) @ self.matrix
 
-    def _value_and_gradient(self, x: Tensor) -> tuple[Tensor, Tensor]:
-        value, gradient = self.potential._value_and_gradient(self._image(x))
+    def compute_value_and_gradient(self, x: Tensor) -> tuple[Tensor, Tensor]:
+        value, gradient = self.potential.compute_value_and_gradient(self._image(x))
         return value, gradient @ self.matrix
 
-    def _divergence(self, x: Tensor, y: Tensor, h: Tensor) -> Tensor:
-        return self.potential._divergence(self._image(x), self._image(y), self._linear(h))
+    def compute_divergence(self, x: Tensor, y: Tensor, h: Tensor) -> Tensor:
+        return self.potential.compute_divergence(self._image(x), self._image(y), self._linear(h))
 
-    def _gradient_difference(self, x: Tensor, y: Tensor, h: Tensor) -> Tensor:
+    def compute_gradient_difference(self, x: Tensor, y: Tensor, h: Tensor) -> Tensor:
         images = self._image(x), self._image(y)
-        return self.potential._gradient_difference(*images, self._linear(h)) @ self.matrix
+        return self.potential.compute_gradient_difference(*images, self._linear(h)) @ self.matrix
 
-    def _hessian(self, x: Tensor) -> Tensor:
-        return self.matrix.mT @ self.potential._hessian(self._image(x)) @ self.matrix
+    def compute_hessian(self, x: Tensor) -> Tensor:
+        return self.matrix.mT @ self.potential.compute_hessian(self._image(x)) @ self.matrix
 
     def _search_start(self, g: Tensor) -> Tensor:
         """Return the point whose image is nearest to where the inner potential would begin.
@@ -251,7 +251,7 @@ class AffinePrecomposed(Potential):
         image = self.potential._search_start(g @ inverse)
         centre = torch.full_like(image, middle(self.potential.domain, self.potential.dim))
         first, second = (image - offset) @ inverse.mT, (centre - offset) @ inverse.mT
-        return torch.where(self._inside(first).unsqueeze(-1), first, second)
+        return torch.where(self.contains(first).unsqueeze(-1), first, second)
 
     def _checked(self, x: Tensor, *, boundary: bool = False) -> Tensor:
         super()._checked(x)
@@ -260,13 +260,13 @@ class AffinePrecomposed(Potential):
                 self.potential._checked(self._image(x), boundary=boundary)
         return x
 
-    def _check_domain(self, x: Tensor, y: Tensor) -> None:
+    def check_domain(self, x: Tensor, y: Tensor) -> None:
         if _limited(self.potential) and checks.inspectable(x, y):
             with _about_images():
-                self.potential._check_domain(self._image(x), self._image(y))
+                self.potential.check_domain(self._image(x), self._image(y))
 
-    def _inside(self, x: Tensor) -> Tensor:
-        return torch.isfinite(x).all(-1) & self.potential._inside(self._image(x))
+    def contains(self, x: Tensor) -> Tensor:
+        return torch.isfinite(x).all(-1) & self.potential.contains(self._image(x))
 
 
 def _total(terms: list[Tensor]) -> Tensor:
@@ -279,7 +279,7 @@ def _total(terms: list[Tensor]) -> Tensor:
 def check_potential(potential: Potential, owner: str) -> Potential:
     """Return ``potential`` if it is one."""
     if not isinstance(potential, Potential):
-        raise TypeError(checks.problem(f"potential of {owner}", "a Potential", type(potential).__name__))
+        raise TypeError(checks.message(f"potential of {owner}", "a Potential", type(potential).__name__))
     return potential
 
 

@@ -51,30 +51,30 @@ class Conjugate(Potential):
         self.dual_domain = potential.domain
         self.symmetric = potential.symmetric
 
-    def _value(self, x: Tensor) -> Tensor:
-        return self._value_and_gradient(x)[0]
+    def compute_value(self, x: Tensor) -> Tensor:
+        return self.compute_value_and_gradient(x)[0]
 
-    def _gradient(self, x: Tensor) -> Tensor:
+    def compute_gradient(self, x: Tensor) -> Tensor:
         return _invert(self.potential, x)
 
-    def _value_and_gradient(self, x: Tensor) -> tuple[Tensor, Tensor]:
+    def compute_value_and_gradient(self, x: Tensor) -> tuple[Tensor, Tensor]:
         point = _invert(self.potential, x)
-        return (x * point).sum(-1) - self.potential._value(point), point
+        return (x * point).sum(-1) - self.potential.compute_value(point), point
 
-    def _divergence(self, x: Tensor, y: Tensor, h: Tensor) -> Tensor:
+    def compute_divergence(self, x: Tensor, y: Tensor, h: Tensor) -> Tensor:
         of_x, of_y = _invert(self.potential, x), _invert(self.potential, y)
         difference = _invert_difference(self.potential, x, y, h, of_x, of_y)
-        return self.potential._divergence(of_y, of_x, -difference)
+        return self.potential.compute_divergence(of_y, of_x, -difference)
 
-    def _gradient_difference(self, x: Tensor, y: Tensor, h: Tensor) -> Tensor:
+    def compute_gradient_difference(self, x: Tensor, y: Tensor, h: Tensor) -> Tensor:
         of_x, of_y = _invert(self.potential, x), _invert(self.potential, y)
         return _invert_difference(self.potential, x, y, h, of_x, of_y)
 
-    def _hessian(self, x: Tensor) -> Tensor:
+    def compute_hessian(self, x: Tensor) -> Tensor:
         return inverse_hessian(self.potential, _invert(self.potential, x))
 
-    def _inverse_gradient(self, g: Tensor, start: Tensor | None) -> InverseGradient:
-        return InverseGradient(self.potential._gradient(g), g.new_zeros(g.shape[:-1]), 0)
+    def compute_inverse_gradient(self, g: Tensor, start: Tensor | None) -> InverseGradient:
+        return InverseGradient(self.potential.compute_gradient(g), g.new_zeros(g.shape[:-1]), 0)
 
 
 # ---------------------------------------------------------------------- differentiable inverse gradients
@@ -83,20 +83,20 @@ class Conjugate(Potential):
 def _invert(potential: Potential, g: Tensor) -> Tensor:
     """Return the point whose gradient is g, twice differentiable in g and in the parameters."""
     if isinstance(potential, Conjugate):
-        return potential.potential._gradient(g)
+        return potential.potential.compute_gradient(g)
     if isinstance(potential, Scaled):
         return _invert(potential.potential, g / potential.factor)
     if isinstance(potential, ClosedForm):
-        result = potential._inverse_gradient(g, None)
+        result = potential.compute_inverse_gradient(g, None)
         if checks.inspectable(g):
             _check_solved(potential, g, result.residual)
         return result.point
     with torch.no_grad():
-        if type(potential)._inverse_gradient is Potential._inverse_gradient:
+        if type(potential).compute_inverse_gradient is Potential.compute_inverse_gradient:
             # In float64 the residual shows convergence, and not how coarse the points are.
             point, residual, _ = newton(potential, g.to(working_dtype(g)))
         else:
-            point, residual, _ = potential._inverse_gradient(g, None)
+            point, residual, _ = potential.compute_inverse_gradient(g, None)
         _check_solved(potential, g, residual)
         point = point.to(g.dtype)
     if not torch.is_grad_enabled():
@@ -106,7 +106,7 @@ def _invert(potential: Potential, g: Tensor) -> Tensor:
     inverse = inverse_hessian(potential, point)
     solution = point
     for _ in range(2):
-        step = _apply(inverse, potential._gradient(solution) - g)
+        step = _apply(inverse, potential.compute_gradient(solution) - g)
         solution = solution - (step - step.detach())
     return solution
 
@@ -114,7 +114,7 @@ def _invert(potential: Potential, g: Tensor) -> Tensor:
 def _invert_difference(potential: Potential, u: Tensor, v: Tensor, h: Tensor, of_u: Tensor, of_v: Tensor) -> Tensor:
     """Return the point of u minus the point of v, exact for near gradients u - v = h."""
     if isinstance(potential, Conjugate):
-        return potential.potential._gradient_difference(u, v, h)
+        return potential.potential.compute_gradient_difference(u, v, h)
     if isinstance(potential, Scaled):
         factor = potential.factor
         return _invert_difference(potential.potential, u / factor, v / factor, h / factor, of_u, of_v)
@@ -123,7 +123,7 @@ def _invert_difference(potential: Potential, u: Tensor, v: Tensor, h: Tensor, of
     # The rounding of two points is large against a small difference. Its gradient difference is known
     # exactly, which is one equation more: a Newton step for the difference alone.
     difference = of_u - of_v
-    error = potential._gradient_difference(of_u, of_v, difference) - h
+    error = potential.compute_gradient_difference(of_u, of_v, difference) - h
     refined = difference - _apply(inverse_hessian(potential, of_v), error)
     near = difference.norm(dim=-1, keepdim=True) <= 1e-2 * of_v.detach().norm(dim=-1, keepdim=True)
     return torch.where(near, refined, difference)
@@ -132,7 +132,10 @@ def _invert_difference(potential: Potential, u: Tensor, v: Tensor, h: Tensor, of
 def _check_solved(potential: Potential, g: Tensor, residual: Tensor) -> None:
     """Raise if a row has not converged, naming the first."""
     size = g.detach().abs().amax(-1)
-    closed = isinstance(potential, ClosedForm) or type(potential)._inverse_gradient is not Potential._inverse_gradient
+    closed = (
+        isinstance(potential, ClosedForm)
+        or type(potential).compute_inverse_gradient is not Potential.compute_inverse_gradient
+    )
     relative = 64 * torch.finfo(g.dtype).eps ** 0.5 if closed else SOLVED
     failed = ~(residual.detach() <= relative * size + SOLVED_AT_ZERO)
     if not bool(failed.any()):

@@ -60,27 +60,27 @@ class FromFunction(Potential):
         super().__init__(dim)
         if not callable(function):
             must = "callable, from points (n, dim) to values (n,)"
-            raise TypeError(checks.problem("function of FromFunction", must, type(function).__name__))
+            raise TypeError(checks.message("function of FromFunction", must, type(function).__name__))
         self.function = function
         self.domain = domain
         self.boundary = boundary
 
-    def _value(self, x: Tensor) -> Tensor:
+    def compute_value(self, x: Tensor) -> Tensor:
         return self._rows(x.reshape(-1, self.dim)).reshape(x.shape[:-1])
 
-    def _gradient(self, x: Tensor) -> Tensor:
-        return self._value_and_gradient(x)[1]
+    def compute_gradient(self, x: Tensor) -> Tensor:
+        return self.compute_value_and_gradient(x)[1]
 
-    def _value_and_gradient(self, x: Tensor) -> tuple[Tensor, Tensor]:
+    def compute_value_and_gradient(self, x: Tensor) -> tuple[Tensor, Tensor]:
         # Rows do not know of each other, so the gradient of the sum has the gradients of the rows.
         gradient, values = torch.func.grad(self._summed, has_aux=True)(x.reshape(-1, self.dim))
         return values.reshape(x.shape[:-1]), gradient.reshape(x.shape)
 
-    def _divergence(self, x: Tensor, y: Tensor, h: Tensor) -> Tensor:
+    def compute_divergence(self, x: Tensor, y: Tensor, h: Tensor) -> Tensor:
         shape, dtype, wide = h.shape[:-1], h.dtype, working_dtype(h)
         x, y, h = (t.to(wide).reshape(-1, self.dim) for t in torch.broadcast_tensors(x, y, h))
-        value = self._value(x)
-        base, slope = self._value_and_gradient(y)
+        value = self.compute_value(x)
+        base, slope = self.compute_value_and_gradient(y)
         linear = (slope * h).sum(-1)
         result = value - base - linear
         cancelled = result <= CANCELLED * (value.abs() + base.abs() + linear.abs())
@@ -91,14 +91,14 @@ class FromFunction(Potential):
             result = torch.where(cancelled, self._quadrature(y, h, slope), result)
         return result.clamp_min(0).to(dtype).reshape(shape)
 
-    def _gradient_difference(self, x: Tensor, y: Tensor, h: Tensor) -> Tensor:
+    def compute_gradient_difference(self, x: Tensor, y: Tensor, h: Tensor) -> Tensor:
         wide = working_dtype(x)
-        return (self._gradient(x.to(wide)) - self._gradient(y.to(wide))).to(x.dtype)
+        return (self.compute_gradient(x.to(wide)) - self.compute_gradient(y.to(wide))).to(x.dtype)
 
     def _quadrature(self, y: Tensor, h: Tensor, slope: Tensor) -> Tensor:
         total = torch.zeros_like(y[:, 0])
         for node, weight in zip(NODES, 2 * WEIGHTS, strict=True):
-            change = self._gradient(y + node * h) - slope
+            change = self.compute_gradient(y + node * h) - slope
             total = total + weight * (change * h).sum(-1)
         return total
 
@@ -114,13 +114,13 @@ class FromFunction(Potential):
         except RuntimeError as error:
             if "dtype" not in str(error):
                 raise
-            mend = "Cast its constants with .to(x.dtype), or write it as an nn.Module that holds them."
+            hint = "Cast its constants with .to(x.dtype), or write it as an nn.Module that holds them."
             must = f"able to take points of {rows.dtype}, in which divergences are computed"
-            raise TypeError(checks.problem("function of FromFunction", must, f"'{error}'", mend)) from error
+            raise TypeError(checks.message("function of FromFunction", must, f"'{error}'", hint)) from error
         if not isinstance(values, Tensor) or values.shape != rows.shape[:1]:
             got = f"shape {tuple(values.shape)}" if isinstance(values, Tensor) else type(values).__name__
             must = f"a map of points of shape {tuple(rows.shape)} to values of shape {tuple(rows.shape[:1])}"
-            raise ValueError(checks.problem("function of FromFunction", must, got, "Sum over the last axis only."))
+            raise ValueError(checks.message("function of FromFunction", must, got, "Sum over the last axis only."))
         return values
 
 
@@ -204,14 +204,14 @@ def check_convexity(potential: Potential, points: Tensor, samples: int = 1000, s
     points = potential._checked(points).detach()
     if points.ndim != 2 or points.shape[0] == 0:
         must = f"of shape (n, {potential.dim}) with n > 0"
-        raise ValueError(checks.problem("points of check_convexity", must, tuple(points.shape)))
+        raise ValueError(checks.message("points of check_convexity", must, tuple(points.shape)))
     wide = working_dtype(points)
     with torch.no_grad():
         model = widened(potential, wide)
         x, y, t = _segments(model, points.to(wide), samples, seed)
-        value_x, slope_x = model._value_and_gradient(x)
-        value_y, slope_y = model._value_and_gradient(y)
-        between = model._value(torch.lerp(x, y, t.unsqueeze(-1)))
+        value_x, slope_x = model.compute_value_and_gradient(x)
+        value_y, slope_y = model.compute_value_and_gradient(y)
+        between = model.compute_value(torch.lerp(x, y, t.unsqueeze(-1)))
         rounding = 1e4 * torch.finfo(wide).eps
         # Both gaps in units of what they are made of, so that the worst of each can be chosen fairly.
         above = between - torch.lerp(value_x, value_y, t)
@@ -241,7 +241,7 @@ def _segments(model: Potential, points: Tensor, samples: int, seed: int) -> tupl
     step = 10 ** (-3 * uniform[0]).unsqueeze(-1) * spread * normal
     if model.domain.sums_to_one:
         step = step - step.mean(-1, keepdim=True)
-    local = (torch.arange(samples, device=points.device) % 2 == 1) & model._inside(x + step)
+    local = (torch.arange(samples, device=points.device) % 2 == 1) & model.contains(x + step)
     y = torch.where(local.unsqueeze(-1), x + step, y)
     return x, y, uniform[1]
 

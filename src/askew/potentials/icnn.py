@@ -118,16 +118,16 @@ class ICNN(Potential):
         checks.check_finite(x, "x", "ICNN.calibrate")
         checks.check_finite(y, "y", "ICNN.calibrate")
         if x.shape[0] == 0:
-            raise ValueError(checks.problem("x of ICNN.calibrate", "at least one point", tuple(x.shape)))
+            raise ValueError(checks.message("x of ICNN.calibrate", "at least one point", tuple(x.shape)))
         if targets is not None:
             checks.check_finite(targets, "targets", "ICNN.calibrate")
             if targets.shape != x.shape[:-1]:
                 must = f"of shape {tuple(x.shape[:-1])}, one for each pair"
-                raise ValueError(checks.problem("targets of ICNN.calibrate", must, tuple(targets.shape)))
+                raise ValueError(checks.message("targets of ICNN.calibrate", must, tuple(targets.shape)))
             if bool((targets < 0).any()):
                 must = "non-negative, as the values of a divergence are"
                 got = f"a smallest one of {targets.min().item():g}"
-                raise ValueError(checks.problem("targets of ICNN.calibrate", must, got))
+                raise ValueError(checks.message("targets of ICNN.calibrate", must, got))
         # In float64 on the host, because not every device has float64.
         pooled = torch.cat([x.reshape(-1, self.dim), y.reshape(-1, self.dim)]).cpu().double()
         spread = pooled.std(0, correction=0)
@@ -136,7 +136,7 @@ class ICNN(Potential):
         self.shift.copy_(pooled.mean(0))
         self.inverse_spread.copy_(torch.where(constant, torch.ones_like(spread), spread).reciprocal())
         self.output_scale.fill_(1.0)
-        found = self._divergence(x, y, x - y)
+        found = self.compute_divergence(x, y, x - y)
         if targets is None:
             size, wanted = found[found > 0].median() if bool((found > 0).any()) else found.new_zeros(()), 1.0
         else:
@@ -176,34 +176,34 @@ class ICNN(Potential):
             total = total + part
         return total
 
-    def _value(self, x: Tensor) -> Tensor:
+    def compute_value(self, x: Tensor) -> Tensor:
         return self._scaled(self._sum("value", self._rows(x))).reshape(x.shape[:-1])
 
-    def _gradient(self, x: Tensor) -> Tensor:
+    def compute_gradient(self, x: Tensor) -> Tensor:
         gradient = self._scaled(self._sum("gradient", self._rows(x)))
         return (gradient * self.inverse_spread if self.calibrated else gradient).reshape(x.shape)
 
-    def _value_and_gradient(self, x: Tensor) -> tuple[Tensor, Tensor]:
+    def compute_value_and_gradient(self, x: Tensor) -> tuple[Tensor, Tensor]:
         value, gradient = self._totals(term.value_and_gradient(self._rows(x)) for term in self._terms())
         return value.reshape(x.shape[:-1]), gradient.reshape(x.shape)
 
-    def _divergence(self, x: Tensor, y: Tensor, h: Tensor) -> Tensor:
+    def compute_divergence(self, x: Tensor, y: Tensor, h: Tensor) -> Tensor:
         base = y if y.shape == h.shape else y.expand(h.shape)
         result = self._scaled(self._sum("divergence", self._rows(base), self._steps(h)))
         return result if h.ndim == 2 else result.reshape(h.shape[:-1])
 
-    def _gradient_difference(self, x: Tensor, y: Tensor, h: Tensor) -> Tensor:
+    def compute_gradient_difference(self, x: Tensor, y: Tensor, h: Tensor) -> Tensor:
         base = y if y.shape == h.shape else y.expand(h.shape)
         return self._change(self._rows(base), self._steps(h))[1].reshape(h.shape)
 
-    def _centred(self, points: Tensor, centre: Tensor) -> tuple[Tensor, Tensor]:
+    def centred(self, points: Tensor, centre: Tensor) -> tuple[Tensor, Tensor]:
         base, steps = self._rows(centre), self._steps(points - centre)
         if torch.is_grad_enabled() or checks.transformed():
             return self._change(base, steps)
         values, gradients = zip(*(self._change(base, block) for block in steps.split(self._block_rows)), strict=True)
         return torch.cat(values), torch.cat(gradients)
 
-    def _centred_value(self, points: Tensor, centre: Tensor) -> Tensor:
+    def centred_value(self, points: Tensor, centre: Tensor) -> Tensor:
         return self._scaled(self._sum("divergence", self._rows(centre), self._steps(points - centre)))
 
     def _change(self, v: Tensor, h: Tensor) -> tuple[Tensor, Tensor]:
@@ -218,7 +218,7 @@ class ICNN(Potential):
         value, gradient = self._scaled(value), self._scaled(gradient)
         return value, gradient * self.inverse_spread if self.calibrated else gradient
 
-    def _hessian(self, x: Tensor) -> Tensor:
+    def compute_hessian(self, x: Tensor) -> Tensor:
         hessian = self._scaled(self._sum("hessian", self._rows(x)))
         if self.calibrated:
             hessian = hessian * self.inverse_spread * self.inverse_spread[:, None]

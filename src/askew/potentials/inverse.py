@@ -115,7 +115,7 @@ def inverse_hessian(potential: Potential, x: Tensor) -> Tensor:
     with torch.no_grad():
         x = x.detach()
         wide = working_dtype(x)
-        hessian = potential._hessian(x).to(wide)
+        hessian = potential.compute_hessian(x).to(wide)
         rtol = x.shape[-1] * torch.finfo(x.dtype).eps
         basis = _tangent_basis(potential.domain, x.to(wide))
         if basis is not None:
@@ -150,10 +150,10 @@ def _minimise(model: Potential, g: Tensor, start: Tensor, tolerance: float, max_
     damping = torch.zeros_like(limit)
     strikes = torch.zeros_like(limit)
     last = torch.full_like(limit, torch.inf)
-    active = model._inside(point).nonzero().squeeze(-1)
+    active = model.contains(point).nonzero().squeeze(-1)
     for iteration in range(max_iterations):
         x = point[active]
-        excess = _tangential(model._gradient(x) - g[active], model.domain)
+        excess = _tangential(model.compute_gradient(x) - g[active], model.domain)
         size = excess.abs().amax(-1)
         # Short full steps that do not shrink the residual any more: rounding is all that is left.
         strikes[active] = torch.where(size > last[active] / 2, strikes[active], 0)
@@ -163,7 +163,7 @@ def _minimise(model: Potential, g: Tensor, start: Tensor, tolerance: float, max_
         active, x, excess = active[going], x[going], excess[going]
         if active.numel() == 0:
             return point, iteration
-        direction = _direction(model._hessian(x), excess, damping[active], basis)
+        direction = _direction(model.compute_hessian(x), excess, damping[active], basis)
         longest = LONGEST_STEP * (1 + x.abs().amax(-1, keepdim=True))
         direction = direction * (longest / direction.abs().amax(-1, keepdim=True)).clamp(max=1)
         length = _line_search(model, x, direction, excess)
@@ -214,8 +214,8 @@ def _line_search(model: Potential, x: Tensor, direction: Tensor, excess: Tensor)
         new = old + step
         # The objective falls by at least a quarter of what its slope promises, written without cancellation. A
         # quadratic falls by half, so that good Newton steps pass; those that jump to the other side do not.
-        falls = model._divergence(new, old, step) <= 0.75 * length * descent[waiting]
-        accepted = falls & model._inside(new)
+        falls = model.compute_divergence(new, old, step) <= 0.75 * length * descent[waiting]
+        accepted = falls & model.contains(new)
         result[waiting[accepted]] = length
         waiting = waiting[~accepted]
         length /= 2
@@ -223,8 +223,8 @@ def _line_search(model: Potential, x: Tensor, direction: Tensor, excess: Tensor)
 
 
 def _residual(model: Potential, x: Tensor, g: Tensor) -> Tensor:
-    excess = _tangential(model._gradient(x) - g, model.domain).abs().amax(-1)
-    valid = model._inside(x) & torch.isfinite(excess)
+    excess = _tangential(model.compute_gradient(x) - g, model.domain).abs().amax(-1)
+    valid = model.contains(x) & torch.isfinite(excess)
     return torch.where(valid, excess, torch.inf)
 
 
@@ -250,4 +250,4 @@ def _moved_inside(model: Potential, start: Tensor) -> Tensor:
     """Replace the rows of a start that lie outside the domain by a point in its middle."""
     if model.domain.sums_to_one:
         start = start / start.sum(-1, keepdim=True)
-    return torch.where(model._inside(start).unsqueeze(-1), start, middle(model.domain, model.dim))
+    return torch.where(model.contains(start).unsqueeze(-1), start, middle(model.domain, model.dim))

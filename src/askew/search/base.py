@@ -15,15 +15,15 @@ import torch
 from numpy.typing import ArrayLike, NDArray
 from torch import Tensor, nn
 
-from askew import checks, recipes, storage
+from askew import checks, io
+from askew._parallel import over_blocks
+from askew._progress import progress_bar
 from askew.checks import REAL
 from askew.divergences import Divergence, take_apart
 from askew.encoders import as_floats, as_points, encode
-from askew.parallel import over_blocks
-from askew.progress import progress_bar
+from askew.io import Rows
 from askew.search.forms import DIRECTIONS, has_boundary
 from askew.search.gate import Gate
-from askew.streams import Rows
 
 __all__ = ["Index", "fingerprint"]
 
@@ -82,7 +82,7 @@ class Index(ABC):
         """The divergence between images of points."""
         if self._divergence is None:
             must = "known by the first items before it is used"
-            raise ValueError(checks.problem(f"dim of {type(self).__name__}", must, "none", "Call add first."))
+            raise ValueError(checks.message(f"dim of {type(self).__name__}", must, "none", "Call add first."))
         return self._divergence
 
     @property
@@ -150,10 +150,10 @@ class Index(ABC):
     def _check_filled(self, k: int) -> None:
         owner, count = type(self).__name__, len(self)
         if count == 0:
-            raise ValueError(checks.problem(owner, "filled before it is searched", "no items", "Call add first."))
+            raise ValueError(checks.message(owner, "filled before it is searched", "no items", "Call add first."))
         if k > count:
             must = f"at most {count}, the number of items"
-            raise ValueError(checks.problem(f"k of {owner}.search", must, k))
+            raise ValueError(checks.message(f"k of {owner}.search", must, k))
 
     def recall(self, queries: ArrayLike | Tensor, k: int = 10) -> float:
         """Return the share of the true k nearest items that :meth:`search` finds, measured against an exact search.
@@ -212,13 +212,13 @@ class Index(ABC):
         tensor = as_points(points)
         if self._divergence is None:
             if tensor.ndim != 2:
-                raise ValueError(checks.problem(f"{name} of {owner}", "of shape (n, dim)", tuple(tensor.shape)))
+                raise ValueError(checks.message(f"{name} of {owner}", "of shape (n, dim)", tuple(tensor.shape)))
             self._set_divergence(tensor.shape[1])
         divergence = self.divergence
         if self._encoder is not None:
             if tensor.ndim < 2:
                 must = "a batch of points, with the batch first"
-                raise ValueError(checks.problem(f"{name} of {owner}", must, f"shape {tuple(tensor.shape)}"))
+                raise ValueError(checks.message(f"{name} of {owner}", must, f"shape {tuple(tensor.shape)}"))
             if tensor.is_floating_point():
                 checks.check_finite(tensor, name, owner)
             tensor = encode(self._encoder, tensor, self.progress)
@@ -226,8 +226,8 @@ class Index(ABC):
         dtype = divergence.dtype or self._own_dtype() or tensor.dtype
         tensor = tensor.detach().cpu().to(torch.float32 if dtype.itemsize < 4 else dtype)
         if tensor.ndim != 2:
-            mend = "A single point is one row: points[None]." if tensor.ndim == 1 else ""
-            raise ValueError(checks.problem(f"{name} of {owner}", "of shape (n, dim)", tuple(tensor.shape), mend))
+            hint = "A single point is one row: points[None]." if tensor.ndim == 1 else ""
+            raise ValueError(checks.message(f"{name} of {owner}", "of shape (n, dim)", tuple(tensor.shape), hint))
         return self._checked_images(tensor, name, is_first)
 
     def _checked_images(self, images: Tensor, name: str, is_first: bool) -> Tensor:
@@ -305,8 +305,8 @@ def shown_blocks(
 
 def fingerprint(encoder: nn.Module | None, divergence: Divergence) -> str:
     """Return a digest of a divergence and its encoder: of what they are made of and of all their numbers."""
-    recipe = [None if module is None else recipes.describe(module) for module in (encoder, divergence)]
+    recipe = [None if module is None else io.describe(module) for module in (encoder, divergence)]
     tensors = {f"divergence.{name}": tensor for name, tensor in divergence.state_dict().items()}
     if encoder is not None:
         tensors |= {f"encoder.{name}": tensor for name, tensor in encoder.state_dict().items()}
-    return storage.checksum(recipe, tensors)
+    return io.checksum(recipe, tensors)

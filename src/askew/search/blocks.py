@@ -12,10 +12,10 @@ from numpy.typing import ArrayLike, NDArray
 from torch import Tensor, nn
 
 from askew import checks
+from askew._parallel import over_blocks
 from askew.divergences import Divergence
 from askew.divergences.parts import take_apart
 from askew.encoders import as_points, encode
-from askew.parallel import over_blocks
 from askew.search.exact import ExactIndex
 
 __all__ = ["score_blocks", "search_blocks"]
@@ -103,7 +103,7 @@ def search_blocks(
 
 def _check_hits(k: int, count: float) -> None:
     if k > count:  # nothing is above NaN, a number that is not known yet
-        raise ValueError(checks.problem("k of search_blocks", f"at most {count:.0f}, the number of items", k))
+        raise ValueError(checks.message("k of search_blocks", f"at most {count:.0f}, the number of items", k))
 
 
 def score_blocks(divergence: object, first: Any, second: Any) -> Any:
@@ -140,14 +140,14 @@ def score_blocks(divergence: object, first: Any, second: Any) -> Any:
     rows = sum(x.sizes), sum(y.sizes)
     if rows[0] != rows[1] and not math.isnan(sum(rows)):
         got = f"{rows[0]} and {rows[1]} rows"
-        raise ValueError(checks.problem("first and second of score_blocks", "of the same length", got))
+        raise ValueError(checks.message("first and second of score_blocks", "of the same length", got))
     if not math.isnan(sum(rows)):
         y = _held(second.rechunk({0: x.sizes}), "second of score_blocks")
     elif len(x.blocks) != len(y.blocks):
         must = "in as many blocks, where their lengths are not known"
-        mend = "Take data frames as frame.to_dask_array(lengths=True); of arrays call compute_chunk_sizes()."
+        hint = "Take data frames as frame.to_dask_array(lengths=True); of arrays call compute_chunk_sizes()."
         got = f"{len(x.blocks)} and {len(y.blocks)} blocks"
-        raise ValueError(checks.problem("first and second of score_blocks", must, got, mend))
+        raise ValueError(checks.message("first and second of score_blocks", must, got, hint))
     scorer = _scorer(divergence, x, y)
     kind = np.float64 if scorer.dtype == torch.float64 else np.float32
     sent = dask.delayed(scorer, pure=False, traverse=False)
@@ -184,10 +184,10 @@ def _held(points: Any, what: str) -> _Held:
         return _Held(blocks, (math.nan,) * len(blocks), len(kinds), np.result_type(*kinds))
     if not (lazy and callable(getattr(points, "rechunk", None))):
         must = "a dask array of shape (n, dim) or a data frame of dask's"
-        mend = "What is in memory becomes one by dask.array.from_array(points)."
-        raise TypeError(checks.problem(what, must, type(points).__name__, mend))
+        hint = "What is in memory becomes one by dask.array.from_array(points)."
+        raise TypeError(checks.message(what, must, type(points).__name__, hint))
     if points.dtype.kind not in "biufO":
-        raise TypeError(checks.problem(what, "real numbers", f"an array of {points.dtype}"))
+        raise TypeError(checks.message(what, "real numbers", f"an array of {points.dtype}"))
     whole = points.rechunk(dict.fromkeys(range(1, points.ndim), -1))
     return _Held(whole.to_delayed().ravel().tolist(), whole.chunks[0], int(whole.shape[1]), whole.dtype)
 
@@ -195,8 +195,8 @@ def _held(points: Any, what: str) -> _Held:
 def _score_block(scorer: _Scorer, first: Any, second: Any) -> NDArray[Any]:
     if len(first) != len(second):
         got = f"a block of {len(first)} and one of {len(second)}"
-        mend = "Take data frames as frame.to_dask_array(lengths=True); of arrays call compute_chunk_sizes()."
-        raise ValueError(checks.problem("blocks of first and second of score_blocks", "of the same lengths", got, mend))
+        hint = "Take data frames as frame.to_dask_array(lengths=True); of arrays call compute_chunk_sizes()."
+        raise ValueError(checks.message("blocks of first and second of score_blocks", "of the same lengths", got, hint))
     result = torch.empty(len(first), dtype=scorer.dtype)
     if len(first) == 0:  # not every encoder takes a batch without points
         return result.numpy()

@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from askew import checks, storage
+from askew import checks, io
 from askew.search.store import empty_rows
 
 __all__ = [
@@ -246,7 +246,7 @@ def read_engine(faiss: ModuleType, path: Path, kind: str, count: int) -> Any:
             engine = faiss.read_index(str(path), faiss.IO_FLAG_SKIP_PRECOMPUTE_TABLE)
         except (RuntimeError, MemoryError) as error:
             why = (str(error).splitlines() or ["it declares more than there is"])[0]
-            raise ValueError(storage.damaged(repr(str(path)), why)) from None
+            raise ValueError(io.damaged(repr(str(path)), why)) from None
     if type(engine).__name__ == "IndexIVFPQ" and kind == "ivf-pq" and engine.ntotal == count:
         _add_table(engine)
     return engine
@@ -282,5 +282,5 @@ def check_engine(faiss: ModuleType, kind: str, engine: Any, size: int, count: in
         ("metric", metric, engine.metric_type),
     ):
         if must != got:
-            raise ValueError(checks.problem(f"{what} of the FAISS index in {shown}", str(must), got))
+            raise ValueError(checks.message(f"{what} of the FAISS index in {shown}", str(must), got))
     return engine

@@ -16,8 +16,8 @@ import torch
 from numpy.typing import ArrayLike, NDArray
 from torch import Tensor
 
-from askew import checks, storage
-from askew.parallel import release_memory
+from askew import checks, io
+from askew._parallel import release_memory
 from askew.search.engines import (
     KINDS,
     candidates,
@@ -104,7 +104,7 @@ class FaissIndex(LocalIndex):
         scratch: str | os.PathLike[str] | None = None,
     ) -> None:
         if scratch is not None and not Path(scratch).is_dir():
-            raise FileNotFoundError(checks.problem("scratch of FaissIndex", "a folder that exists", repr(str(scratch))))
+            raise FileNotFoundError(checks.message("scratch of FaissIndex", "a folder that exists", repr(str(scratch))))
         self._scratch = None if scratch is None else Path(scratch)
         self._faiss: ModuleType = checks.optional_import("faiss", "faiss", "FaissIndex")
         super().__init__(divergence, direction, progress)
@@ -254,7 +254,7 @@ class FaissIndex(LocalIndex):
     def _search(self, queries: Tensor, k: int) -> tuple[Tensor, NDArray[np.int64]]:
         store, reduction = self._items, self._reduction
         if reduction is None:
-            raise ValueError(checks.problem("FaissIndex", "filled before it is searched", "no items"))
+            raise ValueError(checks.message("FaissIndex", "filled before it is searched", "no items"))
         checks.check_size(self.effort, "effort of FaissIndex")
         if self.kind == "flat":
             keys = Keys(self._flat_keys(), self._sizes)
@@ -265,7 +265,7 @@ class FaissIndex(LocalIndex):
         width = min(candidates(self.kind, k), len(store))
         rows = search_engine(self._faiss, self.kind, self._engine, vectors, width, self.effort, store.live)
         if rows.size and (rows.max() >= store.rows or rows.min() < -1):
-            raise ValueError(storage.damaged("the FAISS index", "it names rows that are not there"))
+            raise ValueError(io.damaged("the FAISS index", "it names rows that are not there"))
         values, best = self._reranked(queries, store.values, rows, k)
         few = np.flatnonzero((best < 0).any(1))
         ids = store.ids[best]
@@ -288,7 +288,7 @@ class FaissIndex(LocalIndex):
         k = checks.check_size(k, "k of FaissIndex.tune")
         target = self.recall_target if recall is None else _checked_share(recall, "recall of FaissIndex.tune")
         if len(self) == 0:
-            raise ValueError(checks.problem("FaissIndex", "filled before it is tuned", "no items", "Call add first."))
+            raise ValueError(checks.message("FaissIndex", "filled before it is tuned", "no items", "Call add first."))
         images = self._images(queries, "queries", is_first=self.direction == "query-first")
         with self._reading():
             if self.kind != "flat" and self._reduction is not None and len(images) and len(self):
@@ -332,7 +332,7 @@ class FaissIndex(LocalIndex):
         name = part_name("faiss", "index")
         digest = hashlib.sha256()
         # By the open file: where FAISS itself closes a file, it does not tell that the last bytes found no room.
-        with storage.atomic_write(folder / name) as temporary, temporary.open("xb") as file:
+        with io.atomic_write(folder / name) as temporary, temporary.open("xb") as file:
 
             def write(block: bytes) -> None:
                 file.write(block)
@@ -371,10 +371,10 @@ class FaissIndex(LocalIndex):
             )
             name, digest = files["engine"]["file"], files["engine"]["sha256"]
         except (KeyError, TypeError, ValueError, OverflowError) as error:
-            raise ValueError(storage.damaged(shown_file, f"its settings are incomplete: {error}")) from None
+            raise ValueError(io.damaged(shown_file, f"its settings are incomplete: {error}")) from None
         path = folder / part_checked(name, shown_file)
         if _digest(path) != digest:
-            raise ValueError(storage.damaged(repr(str(path)), "its checksum does not fit"))
+            raise ValueError(io.damaged(repr(str(path)), "its checksum does not fit"))
         size = features(self.kind, self._reduction.size)
         engine = read_engine(self._faiss, path, self.kind, self._store.rows)
         self._engine = check_engine(self._faiss, self.kind, engine, size, self._store.rows, repr(str(path)))
@@ -397,7 +397,7 @@ class WideKeys(Keys):
 def part_checked(name: object, shown_file: str) -> str:
     """Return the name of the FAISS file of a folder, if it is one."""
     if not isinstance(name, str) or not PART.fullmatch(name) or not name.startswith("faiss-"):
-        raise ValueError(storage.damaged(shown_file, "the name of its FAISS file is wrong"))
+        raise ValueError(io.damaged(shown_file, "the name of its FAISS file is wrong"))
     return name
 
 
@@ -414,7 +414,7 @@ def _next_effort(effort: int) -> int:
 
 def _checked_share(value: float, what: str) -> float:
     if checks.check_positive(value, what) > 1:
-        raise ValueError(checks.problem(what, "at most 1", value))
+        raise ValueError(checks.message(what, "at most 1", value))
     return float(value)
 
 

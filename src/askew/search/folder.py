@@ -13,7 +13,7 @@ from typing import Any, TypeVar
 import torch
 from torch import Tensor
 
-from askew import checks, storage
+from askew import checks, io
 from askew.divergences import Divergence
 from askew.search.store import Store, checked_ids
 
@@ -56,10 +56,10 @@ def restored_store(tensors: dict[str, Tensor], divergence: Divergence, following
         or ids.shape != items.shape[:1]
         or not isinstance(following, int)
     ):
-        raise ValueError(storage.damaged(shown_file, "its items are not as they were written"))
+        raise ValueError(io.damaged(shown_file, "its items are not as they were written"))
     if divergence.dim is not None and items.shape[1] != divergence.dim:
         got = f"of dim {items.shape[1]}"
-        raise ValueError(checks.problem(f"items of {shown_file}", f"of dim {divergence.dim}, as the divergence", got))
+        raise ValueError(checks.message(f"items of {shown_file}", f"of dim {divergence.dim}, as the divergence", got))
     store = Store(items.numpy(), checked_ids(ids.numpy(), shown_file))
     store._next = max(store._next, following)
     return store
@@ -72,12 +72,12 @@ def old_parts(folder: Path) -> set[str]:
         return set()
     shown_file = repr(str(path))
     try:
-        description = storage.check_description(storage.read_json(path.read_bytes(), shown_file), shown_file, "index")
+        description = io.check_description(io.read_json(path.read_bytes(), shown_file), shown_file, "index")
         names = set(description["parts"].values())
     except (ValueError, KeyError, TypeError, AttributeError):
-        mend = "Choose another folder, or remove the file."
+        hint = "Choose another folder, or remove the file."
         raise ValueError(
-            checks.problem("folder", f"without an {DESCRIPTION} that askew did not write", shown_file, mend)
+            checks.message("folder", f"without an {DESCRIPTION} that askew did not write", shown_file, hint)
         ) from None
     return {name for name in names if isinstance(name, str) and PART.fullmatch(name)}
 
@@ -98,19 +98,19 @@ def commit(folder: str | os.PathLike[str], write: Callable[[Path, dict[str, str]
     old_parts(place)  # a stranger's folder is refused before anything is made
     try:
         place.mkdir(parents=True, exist_ok=True)
-        with storage.only_writer(place, FILES):
+        with io.only_writer(place, FILES):
             _write(place, write)
     except OSError as error:
         got = f"{str(folder)!r} ({error})"
-        mend = "An index that was there before is untouched."
-        raise type(error)(checks.problem("folder", "one that can be written to", got, mend)) from error
+        hint = "An index that was there before is untouched."
+        raise type(error)(checks.message("folder", "one that can be written to", got, hint)) from error
 
 
 def _write(place: Path, write: Callable[[Path, dict[str, str]], dict[str, Any]]) -> None:
     old = old_parts(place)
     parts: dict[str, str] = {}
     try:
-        storage.write_json(place / DESCRIPTION, write(place, parts))
+        io.write_json(place / DESCRIPTION, write(place, parts))
     except BaseException:
         for name in set(parts.values()) - old_parts(place):
             remove_part(place / name)
@@ -159,14 +159,14 @@ def read_description(folder: Path, given: str, class_name: str) -> tuple[dict[st
     shown_file = repr(str(path))
     if not path.is_file():
         must = f"one that {class_name}.save wrote, with an {DESCRIPTION}"
-        raise FileNotFoundError(checks.problem("folder", must, repr(given)))
-    description = storage.check_description(storage.read_json(path.read_bytes(), shown_file), shown_file, "index")
-    if description.pop("checksum", None) != storage.checksum(description):
-        raise ValueError(storage.damaged(shown_file, "its checksum does not fit"))
+        raise FileNotFoundError(checks.message("folder", must, repr(given)))
+    description = io.check_description(io.read_json(path.read_bytes(), shown_file), shown_file, "index")
+    if description.pop("checksum", None) != io.checksum(description):
+        raise ValueError(io.damaged(shown_file, "its checksum does not fit"))
     if description.get("class") != class_name:
-        mend = f"Load it with askew.search.{str(description.get('class'))[:40]}.load."
+        hint = f"Load it with askew.search.{str(description.get('class'))[:40]}.load."
         got = f"one of {str(description.get('class'))[:40]}"
-        raise ValueError(checks.problem(shown_file, f"an index of {class_name}", got, mend))
+        raise ValueError(checks.message(shown_file, f"an index of {class_name}", got, hint))
     parts, own = description.get("parts"), description.get("own")
     if not (
         isinstance(parts, dict)
@@ -177,8 +177,8 @@ def read_description(folder: Path, given: str, class_name: str) -> tuple[dict[st
         and isinstance(description.get("direction"), str)
         and all(isinstance(name, str) and PART.fullmatch(name) for name in parts.values())
     ):
-        raise ValueError(storage.damaged(shown_file, "parts of it are missing"))
+        raise ValueError(io.damaged(shown_file, "parts of it are missing"))
     missing = [name for name in parts.values() if not (folder / name).exists()]
     if missing:
-        raise ValueError(storage.damaged(shown_file, f"{missing[0]!r} is missing"))
+        raise ValueError(io.damaged(shown_file, f"{missing[0]!r} is missing"))
     return description, shown_file

@@ -11,6 +11,7 @@ from numpy.typing import ArrayLike
 from torch import Tensor
 
 from askew import checks
+from askew._parallel import over_blocks
 from askew.checks import Domain
 from askew.divergences import (
     Bregman,
@@ -24,7 +25,6 @@ from askew.divergences import (
     take_apart,
 )
 from askew.encoders import as_floats, as_points
-from askew.parallel import over_blocks
 from askew.potentials import Quadratic
 from askew.potentials.inverse import middle
 
@@ -64,7 +64,7 @@ class Ranking:
 
     def views(self, points: Tensor) -> Tensor:
         """Return what ``bregman`` compares: ``(n, dim) -> (n, dim)``."""
-        return points if self.view is None else points + self.view.divergence.potential._gradient(points)
+        return points if self.view is None else points + self.view.divergence.potential.compute_gradient(points)
 
 
 def ranking(divergence: Divergence) -> Ranking | None:
@@ -154,8 +154,8 @@ class Reduction:
         longest = math.sqrt(float(squares.amax())) if len(keys) else 0.0
         if longest > self.radius:
             must = f"at most {self.radius:g} long, the radius of this Euclidean form"
-            mend = "Make a new one from all items with keys_and_queries, and all keys with it."
-            raise ValueError(checks.problem("keys", must, f"{longest:g}", mend))
+            hint = "Make a new one from all items with keys_and_queries, and all keys with it."
+            raise ValueError(checks.message("keys", must, f"{longest:g}", hint))
         return torch.cat([keys, (self.radius**2 - squares).clamp_min(0).sqrt()[:, None]], 1)
 
     def queries(self, queries: ArrayLike | Tensor) -> Tensor:
@@ -206,18 +206,18 @@ class Reduction:
 
     def _slopes(self, y: Tensor) -> Tensor:
         """Return [grad phi(y) - grad phi(c), -D(c, y)]."""
-        value, slopes = self.ranked.bregman.potential._centred(y, self.centre)
+        value, slopes = self.ranked.bregman.potential.centred(y, self.centre)
         return torch.cat([slopes, (value - (slopes * (y - self.centre)).sum(1))[:, None]], 1)
 
     def _points(self, x: Tensor) -> Tensor:
         """Return [x - c, -D(x, c)]."""
-        value = self.ranked.bregman.potential._centred_value(x, self.centre)
+        value = self.ranked.bregman.potential.centred_value(x, self.centre)
         return torch.cat([x - self.centre, -value[:, None]], 1)
 
     def _blockwise(self, points: ArrayLike | Tensor, function: Callable[[Tensor], Tensor], out: Tensor) -> None:
         points, dim = as_points(points), self.centre.shape[1]
         if points.ndim != 2 or points.shape[1] != dim:
-            raise ValueError(checks.problem("points of a Reduction", f"of shape (n, {dim})", tuple(points.shape)))
+            raise ValueError(checks.message("points of a Reduction", f"of shape (n, {dim})", tuple(points.shape)))
 
         def work(part: slice) -> None:
             out[part] = function(self.ranked.views(points[part].to(self.centre)))
@@ -234,15 +234,15 @@ def reduce(
     ranked = ranking(divergence)
     if ranked is None or divergence.dim is None:
         must = "a Bregman divergence, a Euclidean or Mahalanobis distance, or a root or a multiple of these"
-        mend = "askew.search.ExactIndex searches with any divergence."
-        raise TypeError(checks.problem(f"divergence of {owner}", must, type(divergence).__name__, mend))
+        hint = "askew.search.ExactIndex searches with any divergence."
+        raise TypeError(checks.message(f"divergence of {owner}", must, type(divergence).__name__, hint))
     potential = ranked.bregman.potential
     tensor = next((t for t in (*divergence.parameters(), *divergence.buffers()) if t.is_floating_point()), None)
     like = tensor if tensor is not None else items if items is not None else torch.empty(0)
     if items is None or len(items) == 0:
         if form == "euclidean":
-            mend = "Give the items, or a sample of them that contains the longest."
-            raise ValueError(checks.problem(f"items of {owner}", "given for the Euclidean form", "None", mend))
+            hint = "Give the items, or a sample of them that contains the longest."
+            raise ValueError(checks.message(f"items of {owner}", "given for the Euclidean form", "None", hint))
         centre = torch.full((1, divergence.dim), middle(potential.domain, divergence.dim))
     else:
         rows = max(1, len(items) // BLOCK_ROWS)
@@ -332,15 +332,15 @@ def keys_and_queries(
     owner = "keys_and_queries"
     points = None if items is None else as_points(items)
     if points is not None and points.ndim != 2:
-        raise ValueError(checks.problem(f"items of {owner}", "of shape (n, dim)", tuple(points.shape)))
+        raise ValueError(checks.message(f"items of {owner}", "of shape (n, dim)", tuple(points.shape)))
     if points is None and isinstance(divergence, str):
-        must, mend = "given where the divergence is a name", "Or make the divergence with askew.make(name, dim)."
-        raise ValueError(checks.problem(f"items of {owner}", must, None, mend))
+        must, hint = "given where the divergence is a name", "Or make the divergence with askew.make(name, dim)."
+        raise ValueError(checks.message(f"items of {owner}", must, None, hint))
     parts = take_apart(divergence, 0 if points is None else points.shape[-1], owner)
     if parts.encoder is not None:
         got = f"one behind {type(parts.encoder).__name__}"
-        mend = "Encode the points first and give the divergence of the images."
-        raise ValueError(checks.problem(f"divergence of {owner}", "one without an encoder", got, mend))
+        hint = "Encode the points first and give the divergence of the images."
+        raise ValueError(checks.message(f"divergence of {owner}", "one without an encoder", got, hint))
     if points is not None:
         points = as_floats(points, parts.divergence.dtype)
         points = checks.check_points(points, parts.divergence.dim, "items", owner)

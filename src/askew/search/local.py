@@ -17,16 +17,16 @@ import torch
 from numpy.typing import ArrayLike, NDArray
 from torch import Tensor, nn
 
-from askew import checks, models, storage
+from askew import checks, io
+from askew._parallel import release_memory
 from askew.divergences import Divergence, Embedded
 from askew.encoders import as_points
-from askew.parallel import release_memory
+from askew.io import Rows
 from askew.search.base import Index, fingerprint, shown_blocks
 from askew.search.folder import commit, read_description, restored_store, settled
 from askew.search.forms import BLOCK_ROWS, Reduction, ranking, reduce
 from askew.search.scan import largest_products
 from askew.search.store import Store, checked_ids, shown
-from askew.streams import Rows
 
 __all__ = ["LocalIndex"]
 
@@ -171,7 +171,7 @@ class LocalIndex(Index):
         self._mend()
         rows = np.full(len(wanted), -1) if self._store is None else self._store.find(wanted)
         if (rows < 0).any():
-            raise KeyError(checks.problem(f"ids of {owner}", "in the index", f"unknown {shown(wanted[rows < 0])}"))
+            raise KeyError(checks.message(f"ids of {owner}", "in the index", f"unknown {shown(wanted[rows < 0])}"))
         if self._store is None or len(rows) == 0:
             return
         with self._gate.writing():
@@ -186,7 +186,7 @@ class LocalIndex(Index):
     @property
     def _items(self) -> Store:
         if self._store is None:
-            raise ValueError(checks.problem(type(self).__name__, "filled before it is used", "no items"))
+            raise ValueError(checks.message(type(self).__name__, "filled before it is used", "no items"))
         return self._store
 
     def __deepcopy__(self: IndexType, memo: dict[int, Any]) -> IndexType:
@@ -278,9 +278,9 @@ class LocalIndex(Index):
             scores, numbers = keys.largest(vectors, width)
             if not bool(torch.isfinite(scores).all()):
                 must = f"of a size whose products with the items fit {keys.dtype}"
-                mend = "Scale the points, or use ExactIndex with float64."
+                hint = "Scale the points, or use ExactIndex with float64."
                 owner = type(self).__name__
-                raise ValueError(checks.problem(f"queries of {owner}", must, "products that overflow", mend))
+                raise ValueError(checks.message(f"queries of {owner}", must, "products that overflow", hint))
             error = rounding_error(vectors, keys.sizes)
             # One that is behind the k-th by more than rounding needs no exact value.
             behind = scores < (scores[:, k - 1] - 2 * error)[:, None]
@@ -371,16 +371,16 @@ class LocalIndex(Index):
             mark = fingerprint(self._encoder, self._divergence)
             parts["model"] = f"model-{mark[:16]}"
             model = self._divergence if self._encoder is None else Embedded(self._encoder, self._divergence)
-            models.save(model.eval(), place / parts["model"])
+            io.save(model.eval(), place / parts["model"])
         if self._store is not None:
             tensors = {"items": torch.from_numpy(self._store.values), "ids": torch.from_numpy(self._store.ids)}
-            parts["items"] = f"items-{storage.checksum(None, tensors)[:16]}.safetensors"
-            storage.save_tensors(place / parts["items"], tensors, {"kind": "items"})
+            parts["items"] = f"items-{io.checksum(None, tensors)[:16]}.safetensors"
+            io.save_tensors(place / parts["items"], tensors, {"kind": "items"})
         own = self._write_parts(place)
         parts.update({name: part["file"] for name, part in own.items()})
         description: dict[str, Any] = {
-            "format": storage.FORMAT,
-            "askew": storage.version(),
+            "format": io.FORMAT,
+            "askew": io.version(),
             "kind": "index",
             "class": type(self).__name__,
             "direction": self.direction,
@@ -391,7 +391,7 @@ class LocalIndex(Index):
             "own": own,
             "notes": dict(notes),
         }
-        return description | {"checksum": storage.checksum(description)}
+        return description | {"checksum": io.checksum(description)}
 
     @classmethod
     def load(
@@ -436,13 +436,13 @@ class LocalIndex(Index):
             index._restore(description["settings"], place, description["own"], shown_file)
             index.notes = description["notes"]
             return index
-        model = models.load(place / parts["model"], encoder, classes)
+        model = io.load(place / parts["model"], encoder, classes)
         if not isinstance(model, Divergence):
-            raise ValueError(storage.damaged(shown_file, "its model is no divergence"))
+            raise ValueError(io.damaged(shown_file, "its model is no divergence"))
         index = cls(model, description["direction"])
         mark = fingerprint(index._encoder, index.divergence)
         if mark != description["divergence"]:
-            raise ValueError(storage.damaged(shown_file, "its model belongs to another index"))
+            raise ValueError(io.damaged(shown_file, "its model belongs to another index"))
         if divergence is not None:
             given = cls(divergence, description["direction"])
             if given._divergence is None and index.divergence.dim is not None:  # a name
@@ -450,7 +450,7 @@ class LocalIndex(Index):
             if fingerprint(given._encoder, given.divergence) != mark:
                 raise _another_divergence(folder)
         if "items" in parts:
-            tensors, _ = storage.load_tensors(place / parts["items"], "items", mapped=True)
+            tensors, _ = io.load_tensors(place / parts["items"], "items", mapped=True)
             index._store = restored_store(tensors, index.divergence, description.get("next_id"), shown_file)
         index._restore(description["settings"], place, description["own"], shown_file)
         index.notes = description["notes"]
@@ -458,9 +458,9 @@ class LocalIndex(Index):
 
 
 def _another_divergence(folder: str | os.PathLike[str]) -> ValueError:
-    mend = "Give the divergence it was made with, or make a new index."
+    hint = "Give the divergence it was made with, or make a new index."
     got = f"another one than that of the index in {str(folder)!r}"
-    return ValueError(checks.problem("divergence of load", "the one the index was made with", got, mend))
+    return ValueError(checks.message("divergence of load", "the one the index was made with", got, hint))
 
 
 class Sizes(NamedTuple):
@@ -530,8 +530,8 @@ def sizes_of(keys: NDArray[Any], owner: str) -> Sizes:
         whole = squares + np.square(last)
         sizes = Sizes(math.sqrt(float(whole.max())), math.sqrt(float(squares.max())), float(last.max()))
     if not math.isfinite(sizes.whole):
-        must, mend = f"of a size whose keys fit {keys.dtype}", "Scale the items, or use ExactIndex with float64."
-        raise ValueError(checks.problem(f"items of {owner}", must, "keys that overflow", mend))
+        must, hint = f"of a size whose keys fit {keys.dtype}", "Scale the items, or use ExactIndex with float64."
+        raise ValueError(checks.message(f"items of {owner}", must, "keys that overflow", hint))
     return sizes
 
 

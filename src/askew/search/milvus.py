@@ -15,9 +15,9 @@ import torch
 from numpy.typing import ArrayLike, NDArray
 from torch import Tensor, nn
 
-from askew import checks, models, storage
+from askew import checks, io
+from askew._progress import progress_bar
 from askew.divergences import Divergence, Embedded
-from askew.progress import progress_bar
 from askew.search.base import Found, Index, fingerprint
 from askew.search.folder import commit, read_description
 from askew.search.forms import BLOCK_ROWS, HEADROOM, Reduction, balanced, reduce
@@ -182,7 +182,7 @@ class MilvusIndex(Index):
             known = np.empty(0, np.int64) if self._look() is None else self._collection.known(wanted)
             unknown = wanted[~np.isin(wanted, known)]
             if len(unknown):
-                raise KeyError(checks.problem(f"ids of {owner}", "in the index", f"unknown {shown(unknown)}"))
+                raise KeyError(checks.message(f"ids of {owner}", "in the index", f"unknown {shown(unknown)}"))
             self._collection.delete(wanted)
 
     def search(self, queries: ArrayLike | Tensor, k: int = 10, filter: str = "") -> Found:
@@ -207,9 +207,9 @@ class MilvusIndex(Index):
         owner = f"{type(self).__name__}.search"
         k = checks.check_size(k, f"k of {owner}")
         if k > MOST_CANDIDATES:
-            raise ValueError(checks.problem(f"k of {owner}", f"at most {MOST_CANDIDATES}, the limit of Milvus", k))
+            raise ValueError(checks.message(f"k of {owner}", f"at most {MOST_CANDIDATES}, the limit of Milvus", k))
         if not isinstance(filter, str):
-            raise TypeError(checks.problem(f"filter of {owner}", "an expression in a string", repr(filter)))
+            raise TypeError(checks.message(f"filter of {owner}", "an expression in a string", repr(filter)))
         self._needed()
         images = self._images(queries, "queries", is_first=self.direction == "query-first")
         with self._reading():
@@ -220,7 +220,7 @@ class MilvusIndex(Index):
             if count == 0:
                 raise self._nothing()
             if k > count and not filter:
-                raise ValueError(checks.problem(f"k of {owner}", f"at most {count}, the number of items", k))
+                raise ValueError(checks.message(f"k of {owner}", f"at most {count}, the number of items", k))
         return values.numpy(), found
 
     def save(self, folder: str | os.PathLike[str]) -> None:
@@ -239,10 +239,10 @@ class MilvusIndex(Index):
         if self._collection.embedded and Path(uri).is_relative_to(place.resolve()):
             uri = Path(uri).relative_to(place.resolve()).as_posix()
         model = self.divergence if self._encoder is None else Embedded(self._encoder, self.divergence)
-        models.save(model.eval(), place / parts["model"])
+        io.save(model.eval(), place / parts["model"])
         description: dict[str, Any] = {
-            "format": storage.FORMAT,
-            "askew": storage.version(),
+            "format": io.FORMAT,
+            "askew": io.version(),
             "kind": "index",
             "class": type(self).__name__,
             "direction": self.direction,
@@ -251,7 +251,7 @@ class MilvusIndex(Index):
             "parts": parts,
             "own": {},
         }
-        return description | {"checksum": storage.checksum(description)}
+        return description | {"checksum": io.checksum(description)}
 
     @classmethod
     def load(
@@ -280,21 +280,21 @@ class MilvusIndex(Index):
         description, shown_file = read_description(place, str(folder), cls.__name__)
         settings = description["settings"]
         if set(settings) != {"uri", "collection", "kind", "effort"} or set(description["parts"]) != {"model"}:
-            raise ValueError(storage.damaged(shown_file, "parts of it are missing"))
-        model = models.load(place / description["parts"]["model"], encoder, classes)
+            raise ValueError(io.damaged(shown_file, "parts of it are missing"))
+        model = io.load(place / description["parts"]["model"], encoder, classes)
         if not isinstance(model, Divergence):
-            raise ValueError(storage.damaged(shown_file, "its model is no divergence"))
+            raise ValueError(io.damaged(shown_file, "its model is no divergence"))
         if uri is None:  # an absolute path stays what it is
             uri = settings["uri"] if is_address(settings["uri"]) else place.resolve() / settings["uri"]
-        what, mend = f"the collection of {shown_file}", "Say where it is with load(folder, uri=...)."
+        what, hint = f"the collection of {shown_file}", "Say where it is with load(folder, uri=...)."
         if not is_address(uri) and not Path(uri).is_dir():
-            raise FileNotFoundError(checks.problem(what, "where it was", f"nothing at {str(uri)!r}", mend))
+            raise FileNotFoundError(checks.message(what, "where it was", f"nothing at {str(uri)!r}", hint))
         kind, effort = settings["kind"], settings["effort"]
         index = cls(model, uri, settings["collection"], description["direction"], kind=kind, effort=effort, token=token)
         if index._reduction is None:
             index.close()
             got = f"no collection {settings['collection']!r} at {str(uri)!r}"
-            raise FileNotFoundError(checks.problem(what, "where it was", got, mend))
+            raise FileNotFoundError(checks.message(what, "where it was", got, hint))
         return index
 
     # ------------------------------------------------------------------ what a collection remembers
@@ -317,7 +317,7 @@ class MilvusIndex(Index):
 
     def _nothing(self) -> ValueError:
         return ValueError(
-            checks.problem(type(self).__name__, "filled before it is used", "no items", "Call add first.")
+            checks.message(type(self).__name__, "filled before it is used", "no items", "Call add first.")
         )
 
     def _look(self) -> Reduction | None:
@@ -333,23 +333,23 @@ class MilvusIndex(Index):
         owner = type(self).__name__
         what = f"collection {self._collection.name!r} of {owner}"
         found = self._collection.remembered()
-        if found is None or found.get("format") != storage.FORMAT:
+        if found is None or found.get("format") != io.FORMAT:
             got = "one of another program" if found is None else f"one of format {str(found.get('format'))[:20]}"
-            raise ValueError(checks.problem(what, f"made by {owner} of this version", got, "Choose another name."))
+            raise ValueError(checks.message(what, f"made by {owner} of this version", got, "Choose another name."))
         if self._divergence is None:
             self._set_divergence(int(found["dim"]))
-        mend = "Choose another name, or give the divergence that it was made for."
+        hint = "Choose another name, or give the divergence that it was made for."
         if found["dim"] != self.divergence.dim:
             must, got = f"made for dim {self.divergence.dim}", f"one for dim {found['dim']}"
-            raise ValueError(checks.problem(what, must, got, mend))
+            raise ValueError(checks.message(what, must, got, hint))
         if found["direction"] != self.direction:
             must, got = f"made for the direction {self.direction!r}", f"one for {found['direction']!r}"
-            raise ValueError(checks.problem(what, must, got, "Each direction needs its own collection."))
+            raise ValueError(checks.message(what, must, got, "Each direction needs its own collection."))
         if found["divergence"] != fingerprint(self._encoder, self.divergence):
             must = "made for the same divergence and encoder, with the same numbers"
-            raise ValueError(checks.problem(what, must, "one for others", mend))
+            raise ValueError(checks.message(what, must, "one for others", hint))
         if self._kind not in (None, found["kind"]):
-            raise ValueError(checks.problem(what, f"of the kind {self._kind!r}", f"one of {found['kind']!r}"))
+            raise ValueError(checks.message(what, f"of the kind {self._kind!r}", f"one of {found['kind']!r}"))
         self._kind = checks.check_name(found["kind"], KINDS, f"kind of {what}")
         self._adopt(found)
         self._collection.load()
@@ -369,8 +369,8 @@ class MilvusIndex(Index):
 
     def _remembered(self, reduction: Reduction, remaking: bool = False) -> dict[str, object]:
         return {
-            "format": storage.FORMAT,
-            "askew": storage.version(),
+            "format": io.FORMAT,
+            "askew": io.version(),
             "divergence": fingerprint(self._encoder, self.divergence),
             "dim": self.divergence.dim,
             "direction": self.direction,
@@ -396,9 +396,9 @@ class MilvusIndex(Index):
             numbers = _as_many(checked_ids(ids, owner), count, owner)
             known = numbers[np.isin(numbers, self._collection.known(numbers))] if there else numbers[:0]
             if len(known):
-                mend = "Replace them with upsert, remove them first, or give other ids."
+                hint = "Replace them with upsert, remove them first, or give other ids."
                 got = f"{shown(known)}, in the index already"
-                raise ValueError(checks.problem(f"ids of {owner}", "new", got, mend))
+                raise ValueError(checks.message(f"ids of {owner}", "new", got, hint))
             return numbers
         if not there:
             self._next = 0
@@ -406,7 +406,7 @@ class MilvusIndex(Index):
             self._next = self._collection.first_free()
         if self._next + count > LARGEST_ID:
             must = f"given where the next numbers would be above {LARGEST_ID}"
-            raise ValueError(checks.problem(f"ids of {owner}", must, None))
+            raise ValueError(checks.message(f"ids of {owner}", must, None))
         return np.arange(self._next, self._next + count, dtype=np.int64)
 
     def _put(self, images: Tensor, ids: Ids, columns: Fields, replacing: bool) -> None:
@@ -445,8 +445,8 @@ class MilvusIndex(Index):
         """Return vectors as Milvus takes them."""
         array: NDArray[np.float32] = vectors.cpu().float().numpy()
         if not np.isfinite(array).all():
-            must, mend = "of a size whose keys fit float32", "Scale them, or use ExactIndex with float64."
-            raise ValueError(checks.problem(f"{name} of {type(self).__name__}", must, "keys that overflow", mend))
+            must, hint = "of a size whose keys fit float32", "Scale them, or use ExactIndex with float64."
+            raise ValueError(checks.message(f"{name} of {type(self).__name__}", must, "keys that overflow", hint))
         return array
 
     def _fitted(self, images: Tensor) -> Reduction:
@@ -545,5 +545,5 @@ class MilvusIndex(Index):
 
 def _as_many(ids: Ids, count: int, owner: str) -> Ids:
     if len(ids) != count:
-        raise ValueError(checks.problem(f"ids of {owner}", f"as many as there are items, {count}", len(ids)))
+        raise ValueError(checks.message(f"ids of {owner}", f"as many as there are items, {count}", len(ids)))
     return ids

@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 from torch import Tensor
 
-from askew import checks, storage
+from askew import checks, io
 from askew.search.milvus_connection import EXTRA, check_uri, connect, disconnect, listening, said
 from askew.search.store import Ids
 
@@ -104,7 +104,7 @@ class Collection:
     def __init__(self, uri: str | os.PathLike[str], name: str, token: str | None, owner: str) -> None:
         if not isinstance(name, str) or not name.isidentifier() or not name.isascii():
             must = "a name of letters, digits and underscores that does not begin with a digit"
-            raise ValueError(checks.problem(f"collection of {owner}", must, repr(name)))
+            raise ValueError(checks.message(f"collection of {owner}", must, repr(name)))
         self.name = name
         self.owner = owner
         self.milvus = checks.optional_import("pymilvus", EXTRA, owner)
@@ -124,11 +124,11 @@ class Collection:
     def client(self) -> Any:
         """The client of pymilvus."""
         if not self._finalizer.alive:
-            raise ValueError(checks.problem(self.owner, "open", "one that was closed", "Make a new one."))
+            raise ValueError(checks.message(self.owner, "open", "one that was closed", "Make a new one."))
         return self._client
 
     @contextlib.contextmanager
-    def asking(self, doing: str, mend: str = "", filter: str = "") -> Iterator[Any]:
+    def asking(self, doing: str, hint: str = "", filter: str = "") -> Iterator[Any]:
         """Give the client, and turn what it raises into one clear error."""
         client = self.client
         with listening():
@@ -138,8 +138,8 @@ class Collection:
                 if filter:
                     must = "an expression that Milvus can evaluate"
                     got = f"{filter!r} ({said(error)})"
-                    raise ValueError(checks.problem(f"filter of {self.owner}", must, got)) from error
-                text = f"{self.owner} could not {doing}: Milvus at {self.uri} says: {said(error)}. {mend}"
+                    raise ValueError(checks.message(f"filter of {self.owner}", must, got)) from error
+                text = f"{self.owner} could not {doing}: Milvus at {self.uri} says: {said(error)}. {hint}"
                 raise RuntimeError(text.strip()) from error
 
     # ------------------------------------------------------------------ the collection as a whole
@@ -154,7 +154,7 @@ class Collection:
         length = 4 * -(-item_bytes // 3)
         if length > LONGEST_TEXT:
             must = f"of at most {LONGEST_TEXT // 4 * 3} bytes, the limit of Milvus"
-            raise ValueError(checks.problem(f"an item of {self.owner}", must, item_bytes))
+            raise ValueError(checks.message(f"an item of {self.owner}", must, item_bytes))
         types = self.milvus.DataType
         with self.asking("make the collection") as client:
             schema = client.create_schema(auto_id=False, enable_dynamic_field=True)
@@ -179,7 +179,7 @@ class Collection:
         """Return what the collection says it was made for; None of one of another program."""
         with self.asking("read the collection") as client:
             text = client.describe_collection(self.name).get("properties", {}).get(PROPERTY)
-        found = None if text is None else storage.read_json(text, f"collection {self.name!r}")
+        found = None if text is None else io.read_json(text, f"collection {self.name!r}")
         return found if isinstance(found, dict) else None
 
     def remember(self, remembered: Mapping[str, object]) -> None:
@@ -232,9 +232,9 @@ class Collection:
 
     # ------------------------------------------------------------------ rows
 
-    def write(self, rows: list[Row], replacing: bool, new: int, mend: str = "") -> None:
+    def write(self, rows: list[Row], replacing: bool, new: int, hint: str = "") -> None:
         """Insert or upsert some rows in one message; so many of them are new."""
-        with self.asking("add items", mend) as client:
+        with self.asking("add items", hint) as client:
             (client.upsert if replacing else client.insert)(self.name, rows)
         self.rows += new
         self.logged += len(rows)
@@ -341,22 +341,22 @@ def check_fields(fields: Mapping[str, Sequence[object]] | None, count: int, owne
     what = f"fields of {owner}"
     if fields is not None and not isinstance(fields, Mapping):
         must = "a mapping of names to one value for each item"
-        mend = "Example: fields={'colour': ['red', 'blue']}."
-        raise TypeError(checks.problem(what, must, type(fields).__name__, mend))
+        hint = "Example: fields={'colour': ['red', 'blue']}."
+        raise TypeError(checks.message(what, must, type(fields).__name__, hint))
     columns = {}
     for name, values in (fields or {}).items():
         if not isinstance(name, str) or not name.isidentifier() or name in (ID, KEY, ITEM):
             must = f"named like variables, and not {ID!r}, {KEY!r} or {ITEM!r}"
-            raise ValueError(checks.problem(what, must, repr(name)))
+            raise ValueError(checks.message(what, must, repr(name)))
         column = values.tolist() if isinstance(values, (np.ndarray, Tensor)) else list(values)
         column = [value.item() if isinstance(value, np.generic) else value for value in column]
         if isinstance(values, str) or len(column) != count:
             got = "a string" if isinstance(values, str) else len(column)
-            raise ValueError(checks.problem(f"{name!r} in {what}", f"one value for each of {count} items", got))
+            raise ValueError(checks.message(f"{name!r} in {what}", f"one value for each of {count} items", got))
         try:
             json.dumps(column, allow_nan=False)
         except (TypeError, ValueError) as error:
             must = "finite numbers, strings, booleans, lists or dicts"
-            raise ValueError(checks.problem(f"{name!r} in {what}", must, f"other values ({error})")) from None
+            raise ValueError(checks.message(f"{name!r} in {what}", must, f"other values ({error})")) from None
         columns[name] = column
     return columns

@@ -43,21 +43,21 @@ def check_uri(uri: object, owner: str) -> tuple[str, str | None]:
     what = f"uri of {owner}"
     must = "a path that ends in .db, or an address such as 'http://localhost:19530'"
     if not isinstance(uri, (str, os.PathLike)):
-        raise TypeError(checks.problem(what, must, repr(uri)))
+        raise TypeError(checks.message(what, must, repr(uri)))
     if is_address(uri):
         if "@" in str(uri):  # it would end up in files and in errors
-            raise ValueError(checks.problem(what, "without a password", "one with an '@'", "Give it as token."))
+            raise ValueError(checks.message(what, "without a password", "one with an '@'", "Give it as token."))
         return str(uri), None
     path = Path(uri).resolve()
     if path.suffix != ".db":
-        raise ValueError(checks.problem(what, must, repr(str(uri))))
+        raise ValueError(checks.message(what, must, repr(str(uri))))
     if not path.parent.is_dir():
-        mend = "Make the folder first."
-        raise FileNotFoundError(checks.problem(what, "in a folder that exists", repr(str(uri)), mend))
+        hint = "Make the folder first."
+        raise FileNotFoundError(checks.message(what, "in a folder that exists", repr(str(uri)), hint))
     if path.exists() and not path.is_dir():
-        mend = "Files of milvus-lite 2 cannot be read by version 3: choose another path and add the items again."
+        hint = "Files of milvus-lite 2 cannot be read by version 3: choose another path and add the items again."
         got = f"the file {str(uri)!r}"
-        raise NotADirectoryError(checks.problem(what, "a new path, or a folder that MilvusIndex has made", got, mend))
+        raise NotADirectoryError(checks.message(what, "a new path, or a folder that MilvusIndex has made", got, hint))
     return str(path), str(path)
 
 
@@ -73,14 +73,14 @@ def connect(milvus: ModuleType, uri: str, path: str | None, token: str | None, o
         except milvus.MilvusException as error:
             if path is None:
                 must = "the address of a Milvus server that answers"
-                mend = "Start the server, or correct the address or the token."
+                hint = "Start the server, or correct the address or the token."
                 got = f"{uri!r} ({said(error)})"
-                raise ConnectionError(checks.problem(f"uri of {owner}", must, got, mend)) from error
+                raise ConnectionError(checks.message(f"uri of {owner}", must, got, hint)) from error
             if not _users[path]:
                 _release(path)
             must = "a path that can be written to and that no other process has open"
             got = f"{uri!r} ({heard[0] if heard else said(error)})"
-            raise OSError(checks.problem(f"uri of {owner}", must, got)) from error
+            raise OSError(checks.message(f"uri of {owner}", must, got)) from error
         if path is not None:
             _users[path] += 1
     return client

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
-from askew import checks, storage
+from askew import checks, io
 from askew.search.exact import ExactIndex
 from askew.search.faiss import FaissIndex
 from askew.search.folder import DESCRIPTION, settled
@@ -37,10 +37,10 @@ def load_index(folder: str | os.PathLike[str]) -> ExactIndex | FaissIndex:
     shown = repr(str(path))
     if not path.is_file():
         must = f"one that askew index or an index wrote, with an {DESCRIPTION}"
-        raise FileNotFoundError(checks.problem("folder", must, repr(str(folder))))
+        raise FileNotFoundError(checks.message("folder", must, repr(str(folder))))
 
     def read() -> ExactIndex | FaissIndex:
-        description = storage.check_description(storage.read_json(path.read_bytes(), shown), shown, "index")
+        description = io.check_description(io.read_json(path.read_bytes(), shown), shown, "index")
         name = checks.check_name(description.get("class"), CLASSES, f"class in {shown}")
         return CLASSES[name].load(folder)
 

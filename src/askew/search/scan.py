@@ -7,7 +7,7 @@ from collections.abc import Iterable
 import torch
 from torch import Tensor
 
-from askew.parallel import workers
+from askew._parallel import workers
 
 __all__ = ["largest_products"]
 

@@ -42,7 +42,7 @@ def empty_rows(rows: int, size: int, dtype: Any, scratch: Path | None) -> NDArra
             return np.memmap(file, dtype, "r+", shape=(rows, size))
     except OSError as error:
         must, got = f"a folder with room for {needed} more bytes", f"{str(scratch)!r} ({error.strerror or error})"
-        raise type(error)(error.errno, checks.problem("scratch", must, got, "Make room there.")) from error
+        raise type(error)(error.errno, checks.message("scratch", must, got, "Make room there.")) from error
 
 
 def _take_room(file: IO[bytes], size: int) -> None:
@@ -105,15 +105,15 @@ class Store:
         if ids is None:
             if self._next + count > LARGEST:
                 must = f"given where the next numbers would be above {LARGEST}"
-                raise ValueError(checks.problem(f"ids of {owner}", must, None))
+                raise ValueError(checks.message(f"ids of {owner}", must, None))
             return np.arange(self._next, self._next + count, dtype=np.int64)
         new = checked_ids(ids, owner)
         if len(new) != count:
-            raise ValueError(checks.problem(f"ids of {owner}", f"as many as there are items, {count}", len(new)))
+            raise ValueError(checks.message(f"ids of {owner}", f"as many as there are items, {count}", len(new)))
         known = new[self.find(new) >= 0]
         if len(known):
-            mend = "Remove them first, or give other ids."
-            raise ValueError(checks.problem(f"ids of {owner}", "new", f"{shown(known)}, in the index already", mend))
+            hint = "Remove them first, or give other ids."
+            raise ValueError(checks.message(f"ids of {owner}", "new", f"{shown(known)}, in the index already", hint))
         return new
 
     def find(self, ids: Ids) -> NDArray[np.int64]:
@@ -199,15 +199,15 @@ def checked_ids(ids: object, owner: str) -> Ids:
     array = np.asarray(ids)
     if array.ndim != 1 or (array.size and array.dtype.kind not in "iu"):
         got = f"an array of {array.dtype} with shape {array.shape}"
-        raise TypeError(checks.problem(f"ids of {owner}", "integers in one dimension", got))
+        raise TypeError(checks.message(f"ids of {owner}", "integers in one dimension", got))
     if array.size and (array.min() < 0 or int(array.max()) > LARGEST):
         got = shown(array[(array < 0) | (array > LARGEST)])
-        raise ValueError(checks.problem(f"ids of {owner}", "from 0 to 2^63 - 1", got))
+        raise ValueError(checks.message(f"ids of {owner}", "from 0 to 2^63 - 1", got))
     array = array.astype(np.int64)
     unique, counts = np.unique(array, return_counts=True)
     if len(unique) != len(array):
-        mend = "Give each item an id of its own."
-        raise ValueError(checks.problem(f"ids of {owner}", "all different", f"{shown(unique[counts > 1])} twice", mend))
+        hint = "Give each item an id of its own."
+        raise ValueError(checks.message(f"ids of {owner}", "all different", f"{shown(unique[counts > 1])} twice", hint))
     return array
 
 

@@ -93,9 +93,9 @@ class LoaderBatches(Batches):
 
     def __init__(self, loader: Iterable[object], device: torch.device) -> None:
         if isinstance(loader, Iterator):
-            mend = "Give the list or the DataLoader itself."
+            hint = "Give the list or the DataLoader itself."
             must = "something that can be gone through again each epoch"
-            raise TypeError(checks.problem("data of fit", must, f"an iterator ({type(loader).__name__})", mend))
+            raise TypeError(checks.message("data of fit", must, f"an iterator ({type(loader).__name__})", hint))
         self.loader = loader
         self.device = device
         self.per_epoch = _length(loader)
@@ -133,7 +133,7 @@ class LoaderBatches(Batches):
         if own is not None and state is not None:
             own.set_state(state)
         if batch is None:
-            raise ValueError(checks.problem("data of fit", "a loader with at least one batch", "an empty one"))
+            raise ValueError(checks.message("data of fit", "a loader with at least one batch", "an empty one"))
         return tuple(tensor[:rows] for tensor in self._moved(batch))
 
     def fingerprint(self) -> str:
@@ -141,9 +141,9 @@ class LoaderBatches(Batches):
 
     def _moved(self, batch: object) -> tuple[Tensor, ...]:
         if not (isinstance(batch, (tuple, list)) and all(isinstance(part, Tensor) for part in batch)):
-            mend = "Give the loader a collate_fn that returns a tuple."
+            hint = "Give the loader a collate_fn that returns a tuple."
             got = type(batch).__name__
-            raise TypeError(checks.problem("a batch of the loader given to fit", "a tuple of tensors", got, mend))
+            raise TypeError(checks.message("a batch of the loader given to fit", "a tuple of tensors", got, hint))
         return tuple(part.detach().to(self.device, non_blocking=True) for part in batch)
 
 
@@ -159,13 +159,13 @@ def to_parts(data: Sequence[object], names: Sequence[str] | None, device: torch.
     """Return arrays or tensors of equal length, checked; arrays of floats become the default dtype."""
     if names is not None and len(data) != len(names):
         must = f"a tuple of {len(names)}: {', '.join(names)}"
-        raise ValueError(checks.problem("data of fit", must, f"a tuple of {len(data)}"))
+        raise ValueError(checks.message("data of fit", must, f"a tuple of {len(data)}"))
     names = list(names or (f"part {i}" for i in range(len(data))))
     parts = [_as_part(given, name, device) for name, given in zip(names, data, strict=True)]
     rows = [part.values.shape[0] for part in parts]
     if len(set(rows)) > 1:
         got = ", ".join(f"{name} {count}" for name, count in zip(names, rows, strict=True))
-        raise ValueError(checks.problem("the parts of data given to fit", "equally long", got))
+        raise ValueError(checks.message("the parts of data given to fit", "equally long", got))
     return parts
 
 
@@ -175,7 +175,7 @@ def _as_part(given: object, name: str, device: torch.device) -> Part:
     tensor = given if isinstance(given, Tensor) else _as_tensor(np.asarray(given), name, mapped)
     if tensor.ndim == 0 or tensor.shape[0] == 0:
         must = "an array with at least one row"
-        raise ValueError(checks.problem(f"the {name} given to fit", must, tuple(tensor.shape)))
+        raise ValueError(checks.message(f"the {name} given to fit", must, tuple(tensor.shape)))
     if tensor.is_floating_point():
         checks.check_finite(tensor, name, "fit")
     is_array_of_floats = not isinstance(given, Tensor) and tensor.is_floating_point()
@@ -185,9 +185,9 @@ def _as_part(given: object, name: str, device: torch.device) -> Part:
 
 def _as_tensor(array: NDArray[Any], name: str, mapped: bool) -> Tensor:
     if array.dtype.kind not in "fiub":
-        mend = "Labels that are names become numbers by numpy.unique(labels, return_inverse=True)[1]."
+        hint = "Labels that are names become numbers by numpy.unique(labels, return_inverse=True)[1]."
         must = "an array of numbers"
-        raise TypeError(checks.problem(f"the {name} given to fit", must, f"dtype {array.dtype}", mend))
+        raise TypeError(checks.message(f"the {name} given to fit", must, f"dtype {array.dtype}", hint))
     forwards = min(array.strides, default=0) >= 0
     if mapped and forwards and array.dtype.isnative:
         with warnings.catch_warnings():
@@ -208,4 +208,4 @@ def batches(data: object, names: Sequence[str] | None, batch_size: int, device: 
     if isinstance(data, Iterable) and not isinstance(data, (Tensor, np.ndarray, str, dict)):
         return LoaderBatches(data, device)
     expected = f"a tuple ({', '.join(names)})" if names else "a tuple of arrays"
-    raise TypeError(checks.problem("data of fit", f"{expected} or a DataLoader", type(data).__name__))
+    raise TypeError(checks.message("data of fit", f"{expected} or a DataLoader", type(data).__name__))

@@ -13,10 +13,10 @@ import torch
 from torch import nn
 from torch.optim import Optimizer
 
-from askew import checks, storage
+from askew import checks, io
+from askew._progress import progress_bar
 from askew.divergences import Divergence, Embedded
 from askew.losses import LabelLoss, Loss
-from askew.progress import progress_bar
 from askew.training.batches import Batches, LoaderBatches, batches
 from askew.training.history import History
 from askew.training.run import Objective, Run, Settings
@@ -130,18 +130,18 @@ def fit(
     True
     """
     if not isinstance(model, nn.Module):
-        raise TypeError(checks.problem("model of fit", "an askew divergence", type(model).__name__))
+        raise TypeError(checks.message("model of fit", "an askew divergence", type(model).__name__))
     if not callable(loss):
-        raise TypeError(checks.problem("loss of fit", "one of askew.losses or a function", type(loss).__name__))
+        raise TypeError(checks.message("loss of fit", "one of askew.losses or a function", type(loss).__name__))
     if batch_size is None:
         batch_size = 128 if isinstance(loss, LabelLoss) else 1000
     if learning_rate is None:
         learning_rate = 1e-3 if any(isinstance(part, Embedded) for part in model.modules()) else 3e-2
     if not 0 <= warmup <= 1:
-        raise ValueError(checks.problem("warmup of fit", "a share of the steps, between 0 and 1", warmup))
+        raise ValueError(checks.message("warmup of fit", "a share of the steps, between 0 and 1", warmup))
     if patience is not None and validation is None:
-        mend = "Give validation= data or a function."
-        raise ValueError(checks.problem("patience of fit", "None where there is no validation", patience, mend))
+        hint = "Give validation= data or a function."
+        raise ValueError(checks.message("patience of fit", "None where there is no validation", patience, hint))
     seed = None if seed is None else operator.index(seed)
     place = best_device() if device is None else torch.device(device)
     parts = loss.parts if isinstance(loss, Loss) else None
@@ -198,7 +198,7 @@ def fit(
             run.close()
             return run.history
         if path is not None and team.leads:
-            storage.writable_folder(path.parent, "the folder of checkpoint")  # now, not after the first steps
+            io.writable_folder(path.parent, "the folder of checkpoint")  # now, not after the first steps
         pressed = stack.enter_context(interruption())
         shown = progress if team.leads else False
         show = stack.enter_context(progress_bar(shown, settings.steps, "training", run.step, "loss"))
@@ -233,6 +233,6 @@ def _number_of_steps(per_epoch: int | None, epochs: int, steps: int | None) -> i
         return checks.check_size(steps, "steps of fit")
     checks.check_size(epochs, "epochs of fit")
     if per_epoch is None:
-        mend = "Its length is not known, so that epochs cannot be counted in advance."
-        raise ValueError(checks.problem("steps of fit", "given for a loader without a length", None, mend))
+        hint = "Its length is not known, so that epochs cannot be counted in advance."
+        raise ValueError(checks.message("steps of fit", "given for a loader without a length", None, hint))
     return epochs * per_epoch

@@ -33,13 +33,13 @@ def answered() -> Iterator[None]:
     except RuntimeError as error:
         if "scalar type" in str(error):  # gloo cannot send numbers of this kind, and nobody is lost
             raise
-        mend = (
+        hint = (
             "Look for what that one has said last. With checkpoint= the same call goes on from the last checkpoint, "
             "with any number of processes."
         )
         reason = str(error).strip().split("\n")[0]
         what, got = "the processes that train together", f"no answer from one of them ({reason})"
-        raise RuntimeError(checks.problem(what, "at work until the end", got, mend)) from error
+        raise RuntimeError(checks.message(what, "at work until the end", got, hint)) from error
 
 
 @functools.cache

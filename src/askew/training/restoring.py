@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 from torch.optim import Optimizer
 
-from askew import storage
+from askew import io
 
 __all__ = ["check_optimizer", "check_parts"]
 
@@ -44,31 +44,31 @@ def check_parts(tree: Any, weights: Mapping[str, Tensor], shown: str) -> dict[st
         If something is missing, or of another kind.
     """
     if not isinstance(tree, dict) or not all(isinstance(tree.get(name), dict) for name in PARTS) or "best" not in tree:
-        raise ValueError(storage.damaged(shown, "parts of it are missing"))
+        raise ValueError(io.damaged(shown, "parts of it are missing"))
     counters = tree["counters"]
     if counters.keys() != COUNTERS.keys():
-        raise ValueError(storage.damaged(shown, "its numbers have other names"))
+        raise ValueError(io.damaged(shown, "its numbers have other names"))
     for name, kinds in COUNTERS.items():
         value = counters[name]
         whole = not isinstance(value, int) or (not isinstance(value, bool) and 0 <= value < LARGEST)
         if type(value) not in kinds or not (whole or name == "best_score"):
-            raise ValueError(storage.damaged(shown, f"its {name} is {str(value)[:40]!r}"))
+            raise ValueError(io.damaged(shown, f"its {name} is {str(value)[:40]!r}"))
     numbers = (int, float)
     if not all(isinstance(row, dict) and all(type(v) in numbers for v in row.values()) for row in counters["rows"]):
-        raise ValueError(storage.damaged(shown, "its rows are none"))
+        raise ValueError(io.damaged(shown, "its rows are none"))
     best = tree["best"]
     if best is not None and not (isinstance(best, dict) and _shapes(best) == _shapes(weights)):
-        raise ValueError(storage.damaged(shown, "its best weights are of another model"))
+        raise ValueError(io.damaged(shown, "its best weights are of another model"))
     # The random states of the other processes; files of a single one, or of an older askew, have none.
     others = tree.setdefault("others", [])
     if not isinstance(others, list):
-        raise ValueError(storage.damaged(shown, "its others are none"))
+        raise ValueError(io.damaged(shown, "its others are none"))
     for state, name in itertools.product([tree, *others], ("epoch_random", "random")):
         try:
             for kind in {"cpu", *state[name]} & {"cpu", "loader"}:
                 torch.Generator().set_state(state[name][kind])
         except (KeyError, IndexError, TypeError, RuntimeError):
-            raise ValueError(storage.damaged(shown, f"its {name} is no state of a generator")) from None
+            raise ValueError(io.damaged(shown, f"its {name} is no state of a generator")) from None
     return tree
 
 

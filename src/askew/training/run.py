@@ -17,7 +17,7 @@ import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
-from askew import checks, storage
+from askew import checks, io
 from askew.divergences import Bregman, Divergence
 from askew.losses import LabelLoss, Loss, PairLoss
 from askew.training.batches import Batches, LoaderBatches
@@ -129,8 +129,8 @@ class Run:
         modules = [model, loss] if isinstance(loss, nn.Module) else [model]
         self.parameters = [p for module in modules for p in module.parameters() if p.requires_grad]
         if not self.parameters:
-            mend = "Euclidean and closed-form divergences are ready as they are."
-            raise ValueError(checks.problem("model of fit", "one with parameters to learn", repr(model), mend))
+            hint = "Euclidean and closed-form divergences are ready as they are."
+            raise ValueError(checks.message("model of fit", "one with parameters to learn", repr(model), hint))
         self.optimizer = optimizer(self.parameters) if optimizer else _adam(self.parameters, settings.learning_rate)
         self.peaks = [float(group["lr"]) for group in self.optimizer.param_groups]
         seed = settings.seed if settings.seed is not None else int(torch.randint(2**62, ()))
@@ -209,7 +209,7 @@ class Run:
                 if self.finished or self.counters.epoch != epoch:
                     break
             if self.step == before and skip == 0:
-                raise ValueError(checks.problem("data of fit", "a loader that gives batches in each epoch", "none"))
+                raise ValueError(checks.message("data of fit", "a loader that gives batches in each epoch", "none"))
             if self.counters.epoch == epoch and not self.finished:  # a loader whose length was not known
                 self.end_epoch()
 
@@ -270,7 +270,7 @@ class Run:
     def _check(self, batch: Batch) -> None:
         if isinstance(self.loss, Loss) and len(batch) != len(self.loss.parts):
             must = f"of {len(self.loss.parts)} parts: {', '.join(self.loss.parts)}"
-            raise ValueError(checks.problem("a batch given to fit", must, f"{len(batch)} parts"))
+            raise ValueError(checks.message("a batch given to fit", must, f"{len(batch)} parts"))
 
     def _watch(self, value: float) -> None:
         """Keep good weights at hand; raise if the loss tells that the present ones are not."""
@@ -303,10 +303,10 @@ class Run:
         self.model.load_state_dict(self.best or self.good)
         self.model.eval()
         what = f"the loss of step {counters.step + 1} of fit"
-        mend = "The model has its last good weights. Give a smaller learning_rate or clip=1.0, or look for outliers."
+        hint = "The model has its last good weights. Give a smaller learning_rate or clip=1.0, or look for outliers."
         counters.stopped = "diverged"
         raise TrainingDivergedError(
-            checks.problem(what, "finite and of the size it began with", got, mend), self.history
+            checks.message(what, "finite and of the size it began with", got, hint), self.history
         )
 
     def end_epoch(self) -> dict[str, float]:
@@ -390,24 +390,24 @@ class Run:
             **own,
             "others": others,
         }
-        tensors, rest = storage.flatten(tree)
+        tensors, rest = io.flatten(tree)
         path.parent.mkdir(parents=True, exist_ok=True)
-        with storage.only_writer(path.parent, re.escape(path.name)):
-            storage.save_tensors(path, tensors, {"kind": "checkpoint", "tree": rest})
+        with io.only_writer(path.parent, re.escape(path.name)):
+            io.save_tensors(path, tensors, {"kind": "checkpoint", "tree": rest})
         self.team.wait()
 
     def load(self, path: Path) -> None:
         """Take up the run that a file holds."""
-        tensors, description = storage.load_tensors(path, "checkpoint")
-        what, mend = f"the checkpoint {str(path)!r}", "Delete it to start anew, or give another file."
+        tensors, description = io.load_tensors(path, "checkpoint")
+        what, hint = f"the checkpoint {str(path)!r}", "Delete it to start anew, or give another file."
         mine, before = asdict(self.settings), _copy(self.model)
-        tree = check_parts(storage.unflatten(tensors, description.get("tree")), before, repr(str(path)))
+        tree = check_parts(io.unflatten(tensors, description.get("tree")), before, repr(str(path)))
         for name, value in mine.items():
             found = tree["settings"].get(name)
             if isinstance(found, (Tensor, np.ndarray)) or found != value:
                 got = "other data" if name == "data" else f"{name}={found!r}"
                 must = "of the same data" if name == "data" else f"of a run with {name}={value!r}"
-                raise ValueError(checks.problem(what, must, got, mend))
+                raise ValueError(checks.message(what, must, got, hint))
         finite = True
         try:
             check_optimizer(tree["optimizer"], self.optimizer)
@@ -421,10 +421,10 @@ class Run:
         except Exception as error:  # torch raises many kinds for a state that is no such one; all mean the same here
             self.model.load_state_dict(before)
             must = "of the same model and optimiser"
-            raise ValueError(checks.problem(what, must, "another one", f"({error}) {mend}")) from error
+            raise ValueError(checks.message(what, must, "another one", f"({error}) {hint}")) from error
         if not finite:
             self.model.load_state_dict(before)
-            raise ValueError(checks.problem(what, "one with finite weights", "NaN or infinite ones", mend))
+            raise ValueError(checks.message(what, "one with finite weights", "NaN or infinite ones", hint))
         self.counters = Counters(**tree["counters"])
         self.best = tree["best"]
         self.good = _copy(self.model)
@@ -466,5 +466,5 @@ def _number(result: object) -> Tensor:
     """Return the result of a loss, if it is one number."""
     if not (isinstance(result, Tensor) and result.numel() == 1):
         got = tuple(result.shape) if isinstance(result, Tensor) else type(result).__name__
-        raise TypeError(checks.problem("the result of the loss of fit", "a tensor with one number", got))
+        raise TypeError(checks.message("the result of the loss of fit", "a tensor with one number", got))
     return result.reshape(())

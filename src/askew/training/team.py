@@ -103,7 +103,7 @@ class Team:
             distributed.all_reduce(box, distributed.ReduceOp.MAX)
         return int(box)
 
-    def check_same(self, settings: Mapping[str, object], mend: str = "") -> None:
+    def check_same(self, settings: Mapping[str, object], hint: str = "") -> None:
         """Raise the same error in all processes if they were given other settings or data.
 
         They would come apart later, and wait for each other.
@@ -118,10 +118,10 @@ class Team:
                     continue
                 what, must = f"{name} of fit", "the same in all processes"
                 if name in data:  # only recognised by what stands here
-                    mend = "Give each the whole arrays, of which it takes its rows, or a loader of its own."
-                    raise ValueError(checks.problem(what, must, f"other data in process {rank}", mend))
+                    hint = "Give each the whole arrays, of which it takes its rows, or a loader of its own."
+                    raise ValueError(checks.message(what, must, f"other data in process {rank}", hint))
                 got = f"{first!r} and, in process {rank}, {other.get(name)!r}"
-                raise ValueError(checks.problem(what, must, got, mend))
+                raise ValueError(checks.message(what, must, got, hint))
 
     @torch.no_grad()
     def same_weights(self, modules: Iterable[nn.Module]) -> None:
@@ -174,7 +174,7 @@ class Team:
         if own and all(sizes):
             return own, sizes
         if not any(sizes):
-            raise ValueError(checks.problem("a batch given to fit", "of at least one row", "none"))
+            raise ValueError(checks.message("a batch given to fit", "of at least one row", "none"))
         lender = next(rank for rank, size in enumerate(sizes) if size)
         box: list[Any] = [tuple(part.cpu() for part in own) if own and self.rank == lender else None]
         with answered():
@@ -188,7 +188,7 @@ class Team:
         lengths = [part.shape[0] if part.ndim else 0 for part in rows]
         if len(set(lengths)) > 1:  # what is sent would be filled up
             got = ", ".join(f"{name} {length}" for name, length in zip(loss.parts, lengths, strict=True))
-            raise ValueError(checks.problem("the parts of a batch given to fit", "equally long", got))
+            raise ValueError(checks.message("the parts of a batch given to fit", "equally long", got))
         if isinstance(loss, LabelLoss) and type(loss).of is LabelLoss.of:
             return self._of_labels(loss, model, rows, sizes)
         if isinstance(loss, PairLoss) and type(loss).of is PairLoss.of:
@@ -198,8 +198,8 @@ class Team:
             return self._of_triplets(loss, model, rows, sizes)
         what = f"the method of() of {type(loss).__name__}"
         must = "that of LabelLoss, PairLoss or TripletLoss where several processes train together"
-        mend = "Override forward, which gets the values of all, or give fit a function that is a mean over rows."
-        raise TypeError(checks.problem(what, must, "another one", mend))
+        hint = "Override forward, which gets the values of all, or give fit a function that is a mean over rows."
+        raise TypeError(checks.message(what, must, "another one", hint))
 
     def _of_labels(self, loss: LabelLoss, model: Divergence, rows: Batch, sizes: list[int]) -> Tensor:
         points, divergence = rows[0], model

@@ -1,0 +1,1 @@
+"""The experiments of "Neural Bregman Divergences for Distance Learning" (ICLR 2023), run with askew."""

@@ -1,0 +1,414 @@
+"""What an experiment is: a frozen description of the cells of a table or figure, and how one cell is computed."""
+
+from __future__ import annotations
+
+import functools
+import hashlib
+import json
+import math
+import re
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any, TypeAlias
+
+from askew import checks
+from askew_paper.experiments.published import Published
+
+__all__ = [
+    "AUC",
+    "EXPERIMENTS",
+    "MAE",
+    "MAP",
+    "MSE",
+    "PURITY",
+    "RAND",
+    "RATIO",
+    "SCALES",
+    "SECONDS",
+    "Cell",
+    "Claim",
+    "Experiment",
+    "Outcome",
+    "Score",
+    "check_scale",
+    "chosen",
+    "grid",
+    "register",
+]
+
+# toy: seconds, shows only that it runs. quick: minutes on two cores. paper: the paper's epochs, sizes, repetitions.
+SCALES = ("toy", "quick", "paper")
+
+Value: TypeAlias = "str | int | float | bool | tuple[Value, ...] | None"
+
+
+def check_scale(scale: object) -> str:
+    """Return ``scale`` if it is one of :data:`SCALES`."""
+    return checks.check_name(scale, SCALES, "scale")
+
+
+@dataclass(frozen=True)
+class Score:
+    """A figure that is reported: its name in the rows, how it is printed, and which direction is better.
+
+    Parameters
+    ----------
+    name
+        In rows and in the published figures.
+    label
+        In tables.
+    lower_is_better
+        True for errors and times.
+    digits
+        After the point, in tables. Differences below half of the last one count as none.
+
+    Examples
+    --------
+    >>> MAE.label, MAE.lower_is_better, PURITY.lower_is_better
+    ('MAE', True, False)
+    """
+
+    name: str
+    label: str
+    lower_is_better: bool
+    digits: int = 3
+
+
+PURITY = Score("purity", "Purity", lower_is_better=False)
+RAND = Score("rand", "Rand index", lower_is_better=False)
+MAP = Score("map", "MAP", lower_is_better=False)
+AUC = Score("auc", "AUC", lower_is_better=False)
+MAE = Score("mae", "MAE", lower_is_better=True)
+MSE = Score("mse", "MSE", lower_is_better=True)
+SECONDS = Score("seconds", "Seconds", lower_is_better=True, digits=4)
+RATIO = Score("ratio", "Time relative to Mahalanobis", lower_is_better=True, digits=2)
+
+
+@dataclass(frozen=True)
+class Cell:
+    """One run of one method: what a row of results is about.
+
+    Parameters
+    ----------
+    experiment
+        Name of the experiment.
+    setting
+        Data set, target or protocol: a column of the table.
+    method
+        Name of what is compared, such as a divergence of the catalogue.
+    seed
+        Of everything random; the same data for all methods.
+    scale
+        One of :data:`SCALES`.
+    options
+        Everything else that the result depends on, such as epochs: pairs sorted by name. Values are strings,
+        numbers, booleans, None or tuples of them.
+
+    Examples
+    --------
+    >>> cell = Cell("clustering", "gaussian", "nbd", 0, "quick", (("epochs", 20),))
+    >>> cell["epochs"], cell.key
+    (20, '0b9f68d57040d3b0')
+    """
+
+    experiment: str
+    setting: str
+    method: str
+    seed: int
+    scale: str
+    options: tuple[tuple[str, Value], ...] = ()
+
+    def __post_init__(self) -> None:
+        for name in ("experiment", "setting", "method"):
+            text = getattr(self, name)
+            if not isinstance(text, str) or not text:
+                raise ValueError(checks.message(f"{name} of a cell", "a string with something in it", repr(text)))
+        if isinstance(self.seed, bool) or not isinstance(self.seed, int) or self.seed < 0:
+            raise ValueError(checks.message("seed of a cell", "an integer of at least 0", repr(self.seed)))
+        check_scale(self.scale)
+        pairs = self.options
+        if not isinstance(pairs, tuple) or any(not isinstance(pair, tuple) or len(pair) != 2 for pair in pairs):
+            hint = "Make them with tuple(sorted(mapping.items()))."
+            raise ValueError(checks.message("options of a cell", "a tuple of pairs (name, value)", repr(pairs), hint))
+        for name, value in pairs:
+            if not isinstance(name, str) or not _plain(value):
+                must = "a name with a string, a finite number, a boolean, None or a tuple of them"
+                raise ValueError(checks.message("each option of a cell", must, repr((name, value))))
+        names = [name for name, _ in pairs]
+        if names != sorted(set(names)):
+            hint = "Make them with tuple(sorted(mapping.items()))."
+            raise ValueError(checks.message("options of a cell", "sorted by name, each name once", names, hint))
+
+    def __getitem__(self, option: str) -> Any:
+        """Return the value of an option."""
+        return dict(self.options)[checks.check_name(option, [name for name, _ in self.options], "option of a cell")]
+
+    def __str__(self) -> str:
+        return f"{self.experiment}: {self.setting}, {self.method}, seed {self.seed}, {self.scale} scale"
+
+    def description(self) -> dict[str, Any]:
+        """Return the cell as JSON has it."""
+        return {
+            "experiment": self.experiment,
+            "setting": self.setting,
+            "method": self.method,
+            "seed": self.seed,
+            "scale": self.scale,
+            "options": dict(self.options),
+        }
+
+    @functools.cached_property
+    def key(self) -> str:
+        """What tells it from all other cells, the same on all machines."""
+        return _digest(self.description())
+
+    @functools.cached_property
+    def group(self) -> str:
+        """What its repetitions with other seeds have in common with it."""
+        return _digest(self.description() | {"seed": None})
+
+
+def _plain(value: object) -> bool:
+    if isinstance(value, tuple):
+        return all(map(_plain, value))
+    if isinstance(value, float):
+        return math.isfinite(value)
+    return value is None or isinstance(value, (str, int))
+
+
+def _digest(description: Mapping[str, Any]) -> str:
+    text = json.dumps(description, sort_keys=True, separators=(",", ":"), allow_nan=False)
+    return hashlib.sha256(text.encode()).hexdigest()[:16]
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What computing a cell gives.
+
+    Parameters
+    ----------
+    scores
+        Finite numbers by the names of the experiment's scores.
+    curves
+        Numbers by step, such as the test error after each epoch, by name.
+    chosen
+        What was chosen on the way, such as a learning rate on validation data; anything JSON can hold.
+
+    Examples
+    --------
+    >>> Outcome({"mae": 0.17}, curves={"test MAE": [0.4, 0.2, 0.17]}).scores["mae"]
+    0.17
+    """
+
+    scores: Mapping[str, float]
+    curves: Mapping[str, Iterable[float]] = field(default_factory=dict)
+    chosen: Mapping[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Claim:
+    """A sentence about methods that results can confirm or not: these are ahead of those.
+
+    Parameters
+    ----------
+    text
+        The sentence.
+    score
+        The name of the score that decides.
+    ahead, behind
+        Methods. The best of ``ahead`` must be better than the best of ``behind``; methods that a setting does not have
+        do not count.
+    each
+        Whether all of ``ahead`` must be better, not only the best.
+    factor
+        How many times as large an error may be and still count as ahead: 1.25 for "close to", 0.5 for "far ahead of".
+    settings
+        Where it is said; everywhere if there are none.
+    by
+        An option of the cells: the claim is judged once for each of its values, among cells that have it. Without one,
+        the best of a method counts.
+
+    Examples
+    --------
+    >>> Claim("NBD is best", "mse", ahead=("nbd",), behind=("mahalanobis", "deep-div")).holds(1.0, 1.2, True)
+    True
+    """
+
+    text: str
+    score: str
+    ahead: tuple[str, ...]
+    behind: tuple[str, ...]
+    each: bool = False
+    factor: float = 1.0
+    settings: tuple[str, ...] = ()
+    by: str = ""
+
+    def holds(self, ahead: float, behind: float, lower_is_better: bool) -> bool:
+        """Whether a figure is so far ahead of another, or so close to it, as the claim says."""
+        return ahead < self.factor * behind if lower_is_better else ahead * self.factor > behind
+
+
+@dataclass(frozen=True, eq=False)
+class Experiment:
+    """One table or figure: which cells it has and how one of them is computed.
+
+    Parameters
+    ----------
+    name
+        Lower-case letters, digits and hyphens; also the name of the file of rows.
+    title
+        One line for tables and lists.
+    makes
+        The tables and figures that it makes.
+    scores
+        What is reported.
+    seeds
+        The usual number of repetitions, by scale.
+    minutes
+        About how long the usual repetitions take together on two cores, by scale.
+    cells
+        Gives the cells from the scale and the number of seeds; quick and without reading data, as it is also
+        asked when reporting. :func:`grid` does for most.
+    run
+        Computes one cell; a function of a module, so that another process can import it. Everything random is
+        seeded before it is called. It shows no progress bar of its own.
+    needs
+        Data and packages, in words.
+    published
+        The paper's figures, with our names of settings and scores.
+    against
+        The published method that a method is compared with, where they have different names.
+    notes
+        What a reader has to know beside the tables.
+    claims
+        What the paper says of it, or one would expect; each is judged by the results.
+    incomparable
+        Settings in which the paper had other data or measured something else: its figures are shown, and no mark.
+    alone
+        Whether a cell is computed with no other beside it, as one that measures times.
+
+    Examples
+    --------
+    >>> def cells(scale, seeds):
+    ...     return grid("sums", scale, seeds, settings=["small"], methods=["exact"], options={"size": 3})
+    >>> def run(cell):
+    ...     return Outcome({"mae": 0.0 * cell["size"]})
+    >>> sums = Experiment("sums", "Sums of numbers", ("table 1",), (MAE,), {"quick": 2}, {"quick": 1.0}, cells, run)
+    >>> [str(cell) for cell in sums.cells("quick", sums.seeds["quick"])]
+    ['sums: small, exact, seed 0, quick scale', 'sums: small, exact, seed 1, quick scale']
+    """
+
+    name: str
+    title: str
+    makes: tuple[str, ...]
+    scores: tuple[Score, ...]
+    seeds: Mapping[str, int]
+    minutes: Mapping[str, float]
+    cells: Callable[[str, int], Iterable[Cell]]
+    run: Callable[[Cell], Outcome]
+    needs: tuple[str, ...] = ()
+    published: tuple[Published, ...] = ()
+    against: Mapping[str, str] = field(default_factory=dict)
+    notes: tuple[str, ...] = ()
+    claims: tuple[Claim, ...] = ()
+    incomparable: tuple[str, ...] = ()
+    alone: bool = False
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.name, str) or not re.fullmatch(r"[a-z][a-z0-9-]*", self.name):
+            must = "lower-case letters, digits and hyphens"
+            raise ValueError(checks.message("name of an experiment", must, repr(self.name)))
+        for name in ("makes", "scores", "needs", "published", "notes", "claims", "incomparable"):
+            if not isinstance(getattr(self, name), tuple):
+                raise TypeError(checks.message(f"{name} of {self.name!r}", "a tuple", repr(getattr(self, name))))
+        if not self.scores:
+            raise ValueError(checks.message(f"scores of {self.name!r}", "at least one Score", "none"))
+        for entry in self.published:
+            checks.check_name(entry.score, [score.name for score in self.scores], f"published score of {self.name!r}")
+        for claim in self.claims:
+            checks.check_name(claim.score, [score.name for score in self.scores], f"score of a claim of {self.name!r}")
+        for scale, number in self.seeds.items():
+            checks.check_size(number, f"seeds[{check_scale(scale)!r}] of {self.name!r}")
+            checks.check_positive(self.minutes.get(scale, 0), f"minutes[{scale!r}] of {self.name!r}")
+
+    def checked_cells(self, scale: str, seeds: int | None = None) -> list[Cell]:
+        """Return its cells, each once; ``seeds`` is the usual number where it is None."""
+        checks.check_name(scale, self.seeds, f"scale of {self.name!r}")
+        number = self.seeds[scale] if seeds is None else checks.check_size(seeds, "seeds")
+        found: dict[str, Cell] = {}
+        for cell in self.cells(scale, number):
+            if (cell.experiment, cell.scale) != (self.name, scale):
+                raise ValueError(checks.message(f"each cell of {self.name!r}", f"one of it at {scale} scale", cell))
+            if found.setdefault(cell.key, cell) is not cell:
+                raise ValueError(checks.message(f"each cell of {self.name!r}", "there once", f"{cell} twice"))
+        return list(found.values())
+
+
+def grid(
+    experiment: str,
+    scale: str,
+    seeds: int,
+    settings: Iterable[str],
+    methods: Iterable[str],
+    options: Mapping[str, Value] | Callable[[str, str], Mapping[str, Value]],
+) -> Iterator[Cell]:
+    """Yield a cell for every seed, setting and method, in this order: a run that is stopped has whole tables.
+
+    Parameters
+    ----------
+    experiment, scale
+        As in :class:`Cell`.
+    seeds
+        Number of repetitions; the seeds are 0, 1, ...
+    settings, methods
+        Columns and rows of the table.
+    options
+        The same for all cells, or a function of setting and method.
+
+    Examples
+    --------
+    >>> [cell.method for cell in grid("sums", "quick", 1, ["small"], ["exact", "fast"], {})]
+    ['exact', 'fast']
+    """
+    settings, methods = list(settings), list(methods)
+    for seed in range(seeds):
+        for setting in settings:
+            for method in methods:
+                found = options(setting, method) if callable(options) else options
+                yield Cell(experiment, setting, method, seed, scale, tuple(sorted(found.items())))
+
+
+# All experiments by name, in the order in which their modules are imported.
+EXPERIMENTS: dict[str, Experiment] = {}
+
+
+def register(experiment: Experiment) -> Experiment:
+    """Add an experiment to :data:`EXPERIMENTS` and return it.
+
+    Examples
+    --------
+    >>> register("sums")
+    Traceback (most recent call last):
+    TypeError: an experiment must be an Experiment. Got str instead.
+    """
+    if not isinstance(experiment, Experiment):
+        raise TypeError(checks.message("an experiment", "an Experiment", type(experiment).__name__))
+    if experiment.name in EXPERIMENTS:
+        must = "one that no other experiment has"
+        raise ValueError(checks.message("name of an experiment", must, repr(experiment.name)))
+    EXPERIMENTS[experiment.name] = experiment
+    return experiment
+
+
+def chosen(names: Iterable[str], known: Mapping[str, Experiment] | None = None) -> list[Experiment]:
+    """Return experiments by their names, each once; all of them where no name is given.
+
+    Examples
+    --------
+    >>> chosen(["no-such-thing"], known={})
+    Traceback (most recent call last):
+    ValueError: name of an experiment must be one of . Got 'no-such-thing' instead.
+    """
+    known = EXPERIMENTS if known is None else known
+    names = dict.fromkeys(names) or known
+    return [known[checks.check_name(name, known, "name of an experiment")] for name in names]

@@ -1,0 +1,308 @@
+"""Training on pairs of images: distinct images are encoded once, and nothing else changes by that."""
+
+from __future__ import annotations
+
+import copy
+import math
+
+import pytest
+import torch
+from askew_paper.experiments.image_pairs import (
+    LearnedPairs,
+    PairSet,
+    Standardised,
+    choose_rate,
+    learn_pairs,
+    make_head,
+    pair_values,
+    shrunk,
+    start_evenly,
+    step_shares,
+)
+from torch import Tensor, nn
+from torch.nn import functional
+
+from askew.divergences import Divergence, make
+from askew.encoders import SmallCNN
+
+CPU = torch.device("cpu")
+
+
+def some_pairs(images: int, count: int, seed: int = 0) -> PairSet:
+    random = torch.Generator().manual_seed(seed)
+    first, second = torch.randint(images, (2, count), generator=random)
+    return PairSet(first, second, (first - second).float().abs() / images)
+
+
+def some_images(count: int, seed: int = 0) -> Tensor:
+    return torch.rand(count, 1, 8, 8, generator=torch.Generator().manual_seed(seed))
+
+
+class Counting(nn.Module):
+    """An encoder that notes how many images it has seen."""
+
+    def __init__(self, encoder: nn.Module) -> None:
+        super().__init__()
+        self.encoder = encoder
+        self.seen: list[int] = []
+
+    def forward(self, x: Tensor) -> Tensor:
+        self.seen.append(len(x))
+        return self.encoder(x)
+
+
+def parts(divergence: str = "nbd", dim: int = 6) -> tuple[SmallCNN, Divergence]:
+    torch.manual_seed(0)
+    return SmallCNN(1, 8, dim, filters=(4, 8), hidden=16), make(divergence, dim)
+
+
+# ---------------------------------------------------------------------- pairs
+
+
+def test_distinct_images_of_pairs() -> None:
+    pairs = PairSet(torch.tensor([3, 1, 3]), torch.tensor([1, 1, 7]), torch.zeros(3))
+    codes, first, second = pairs.distinct()
+    assert codes.tolist() == [1, 3, 7]
+    assert codes[first].tolist() == [3, 1, 3]
+    assert codes[second].tolist() == [1, 1, 7]
+
+
+def test_distinct_images_of_pairs_by_description() -> None:
+    rows = torch.tensor([[0, 5], [0, 6], [0, 5]])
+    codes, first, second = PairSet(rows, rows.flip(0), torch.zeros(3)).distinct()
+    assert codes.tolist() == [[0, 5], [0, 6]]
+    assert torch.equal(codes[first], rows)
+    assert torch.equal(codes[second], rows.flip(0))
+
+
+def test_bad_pairs_are_refused() -> None:
+    two = torch.tensor([0, 1])
+    with pytest.raises(
+        ValueError, match=r"first of PairSet must be int64 of shape \(n,\) or \(n, k\)\. Got torch.int32"
+    ):
+        PairSet(two.int(), two, torch.zeros(2))
+    with pytest.raises(ValueError, match=r"second of PairSet must be of the shape of first, \(2,\)\. Got \(1,\)"):
+        PairSet(two, two[:1], torch.zeros(2))
+    with pytest.raises(ValueError, match=r"targets of PairSet must be float32 of shape \(2,\), one for each pair"):
+        PairSet(two, two, torch.zeros(2, dtype=torch.float64))
+
+
+# ---------------------------------------------------------------------- one encoding of each image
+
+
+@pytest.mark.parametrize("name", ["nbd", "nbd-paper", "mahalanobis", "widenorm", "deep-div"])
+def test_one_step_is_that_of_encoding_both_images_of_every_pair(name: str) -> None:
+    images, pairs = some_images(9), some_pairs(9, 40)
+    encoder, divergence = parts(name)
+    plain = copy.deepcopy(nn.ModuleList([encoder, divergence]))
+    values = plain[1](plain[0](images[pairs.first]), plain[0](images[pairs.second]))
+    loss = functional.mse_loss(values, pairs.targets)
+    loss.backward()
+
+    settings = {"epochs": 1, "batch": 40, "learning_rate": 1e-30, "seed": 0}
+    found = learn_pairs(encoder, divergence, images, pairs, {"mse": pairs}, calibrate=False, **settings)  # type: ignore[arg-type]
+    assert found.loss == pytest.approx(loss.item(), rel=1e-5)
+    assert found.errors["mse"] == pytest.approx(loss.item(), rel=1e-5)
+    ours = nn.ModuleList([encoder, divergence])
+    for (label, one), two in zip(ours.named_parameters(), plain.parameters(), strict=True):
+        if two.grad is not None:
+            assert one.grad is not None, label
+            torch.testing.assert_close(one.grad, two.grad, rtol=1e-3, atol=1e-6, msg=label)
+
+
+def test_each_distinct_image_is_encoded_once() -> None:
+    encoder, divergence = parts()
+    counting = Counting(encoder)
+    test = some_pairs(7, 300, seed=1)
+    settings = {"epochs": 2, "batch": 50, "learning_rate": 1e-3, "seed": 0}
+    learn_pairs(counting, divergence, some_images(20), some_pairs(20, 100), {"mse": test}, calibrate=False, **settings)  # type: ignore[arg-type]
+    # Two steps and one look at the 7 images of the test pairs in each of two epochs.
+    assert len(counting.seen) == 6
+    assert counting.seen[2] == counting.seen[5] == 7
+    assert max(counting.seen) <= 20
+
+
+def test_batch_normalisation_counts_each_image_of_a_batch_once() -> None:
+    images = torch.arange(3.0).reshape(3, 1, 1, 1)
+    encoder = nn.Sequential(nn.BatchNorm2d(1, momentum=1.0), nn.Flatten())
+    pairs = PairSet(torch.tensor([0, 0, 0]), torch.tensor([1, 2, 0]), torch.zeros(3))
+    settings = {"epochs": 1, "batch": 3, "learning_rate": 1e-30, "seed": 0}
+    learn_pairs(encoder, make("euclidean", 1), images, pairs, {"mse": pairs}, **settings)  # type: ignore[arg-type]
+    assert encoder[0].running_mean.item() == pytest.approx(1.0)  # not 0.5, the mean over the pairs
+
+
+def test_values_do_not_depend_on_what_else_is_asked() -> None:
+    encoder, divergence = parts()
+    images, pairs = some_images(30), some_pairs(30, 500)
+    values = pair_values(encoder, divergence, images, pairs)
+    torch.testing.assert_close(pair_values(encoder, divergence, images, pairs.part(slice(3, 9))), values[3:9])
+    with torch.no_grad():
+        expected = divergence(encoder(images[pairs.first]), encoder(images[pairs.second]))
+    torch.testing.assert_close(values, expected, rtol=1e-4, atol=1e-6)
+
+
+# ---------------------------------------------------------------------- training
+
+
+def learn(name: str = "nbd", *, tests: dict[str, PairSet] | None = None, **changed: object) -> LearnedPairs:
+    encoder, divergence = parts(name)
+    pairs = some_pairs(12, 200)
+    settings = {"epochs": 8, "batch": 50, "learning_rate": 3e-3, "seed": 0, "schedule": "linear"} | changed
+    return learn_pairs(encoder, divergence, some_images(12), pairs, tests or {"mse": pairs}, **settings)  # type: ignore[arg-type]
+
+
+def test_it_learns_and_the_same_seed_gives_the_same() -> None:
+    first = learn()
+    assert first.stopped == "finished"
+    assert first.errors["mse"] == first.curves["mse"][-1] < 0.5 * first.curves["mse"][0]
+    torch.rand(3)
+    assert learn() == first
+    assert learn(seed=1) != first
+
+
+def test_what_is_tested_changes_nothing() -> None:
+    pairs, others = some_pairs(12, 200), some_pairs(12, 30, seed=5)
+    both = learn(tests={"mse": pairs, "other": others})
+    assert both.curves["mse"] == learn(tests={"mse": pairs}).curves["mse"]
+    assert set(both.outcome().curves) == {"test MSE, mse", "test MSE, other"}
+    assert learn().outcome({"rate": 1}).chosen["rate"] == 1
+
+
+def test_bytes_are_images_between_0_and_1() -> None:
+    pixels = (some_images(12) * 255).round().to(torch.uint8)
+    pairs = some_pairs(12, 50)
+    encoder, divergence = parts()
+    torch.testing.assert_close(
+        pair_values(encoder, divergence, pixels, pairs), pair_values(encoder, divergence, pixels.float() / 255, pairs)
+    )
+
+
+def test_pairs_of_an_epoch_are_taken_in_their_order() -> None:
+    asked: list[int] = []
+    seen: list[Tensor] = []
+    images = torch.arange(6.0).reshape(6, 1, 1, 1)
+
+    def train(epoch: int) -> PairSet:
+        asked.append(epoch)
+        return PairSet(torch.tensor([4, 2, 0]), torch.tensor([5, 3, 1]), torch.zeros(3))
+
+    def made(codes: Tensor) -> Tensor:
+        seen.append(codes)
+        return images[codes]
+
+    nothing = PairSet(torch.tensor([0]), torch.tensor([0]), torch.zeros(1))
+    encoder = nn.Sequential(nn.Flatten(), nn.Linear(1, 1))
+    settings = {"epochs": 2, "batch": 1, "learning_rate": 1e-3, "seed": 0}
+    learn_pairs(encoder, make("euclidean", 1), made, train, {"mse": nothing}, calibrate=False, **settings)  # type: ignore[arg-type]
+    assert asked == [0, 1]
+    assert [codes.tolist() for codes in seen[:4]] == [[4, 5], [2, 3], [0, 1], [0]]
+
+
+@pytest.mark.parametrize("name", ["nbd", "mahalanobis", "deepnorm"])
+def test_diverged_training_ends_with_what_it_had(name: str) -> None:
+    found = learn(name, learning_rate=1e30, schedule="constant")
+    assert found.stopped == "diverged"
+    assert found.curves["mse"] == ()
+    assert found.loss is None
+    assert math.isfinite(found.errors["mse"])
+    assert found.outcome().curves == {}
+
+
+def test_training_that_diverges_later_keeps_the_last_good_epoch() -> None:
+    encoder, divergence = parts("mahalanobis")
+    pairs = some_pairs(12, 50)
+
+    def train(epoch: int) -> PairSet:
+        return pairs if epoch < 2 else PairSet(pairs.first, pairs.second, torch.full((50,), math.inf))
+
+    settings = {"epochs": 5, "batch": 25, "learning_rate": 1e-3, "seed": 0}
+    found = learn_pairs(encoder, divergence, some_images(12), train, {"mse": pairs}, **settings)  # type: ignore[arg-type]
+    assert found.stopped == "diverged"
+    assert len(found.curves["mse"]) == 2
+    values = pair_values(encoder, divergence, some_images(12), pairs)
+    assert found.errors["mse"] == pytest.approx(functional.mse_loss(values, pairs.targets).item(), rel=1e-5)
+
+
+def test_bad_settings_are_refused() -> None:
+    with pytest.raises(ValueError, match=r"epochs of learn_pairs must be a positive integer\. Got 0"):
+        learn(epochs=0)
+    with pytest.raises(ValueError, match=r"schedule of learn_pairs must be one of .* Did you mean 'cosine'"):
+        learn(schedule="cosines")
+    encoder, divergence = parts()
+    with pytest.raises(ValueError, match=r"train of learn_pairs must be at least one pair\. Got none"):
+        learn_pairs(
+            encoder,
+            divergence,
+            some_images(2),
+            some_pairs(2, 0),
+            {},
+            epochs=1,
+            batch=1,
+            learning_rate=1e-3,
+            seed=0,
+        )
+
+
+# ---------------------------------------------------------------------- what goes with it
+
+
+def test_standardised_images() -> None:
+    random = torch.Generator().manual_seed(0)
+    pixels = torch.randint(0, 256, (40, 3, 5, 5), generator=random, dtype=torch.uint8)
+    images = Standardised(pixels, known=30, device=CPU)(torch.arange(40))
+    std, mean = torch.std_mean(pixels[:30].float(), (0, 2, 3), correction=0, keepdim=True)
+    torch.testing.assert_close(images, (pixels.float() - mean) / std)
+    constant = Standardised(torch.full((4, 1, 2, 2), 9, dtype=torch.uint8), known=4, device=CPU)
+    assert constant(torch.tensor([0])).abs().max() < 1e-3
+
+
+def test_smaller_images() -> None:
+    pixels = torch.arange(600 * 16, dtype=torch.float32).reshape(600, 1, 4, 4).remainder(200).to(torch.uint8)
+    small = shrunk(pixels, 2)
+    assert small.shape == (600, 1, 2, 2)
+    assert small[599, 0, 1, 1] == pixels[599, 0, 2:, 2:].double().mean().round()
+    assert shrunk(pixels, 4) is pixels
+    with pytest.raises(ValueError, match=r"side of shrunk must be a divisor of 4\. Got 3 instead"):
+        shrunk(pixels, 3)
+
+
+def test_the_network_without_its_quadratic_term() -> None:
+    names = {"nbd": 3, "nbd-separable": 2, "nbd-paper": 1}
+    for name, terms in names.items():
+        assert len(make_head(name, 4).potential.terms) == terms  # type: ignore[union-attr, arg-type]
+    with pytest.raises(ValueError, match="name of a divergence must be one of"):
+        make_head("nbd-nothing", 4)
+
+
+@pytest.mark.parametrize("name", ["euclidean", "mahalanobis", "nbd-paper", "deepnorm", "iqe"])
+def test_all_divergences_start_at_the_size_of_the_targets(name: str) -> None:
+    images = torch.randn(50, 1, 8, 8, generator=torch.Generator().manual_seed(0))
+    pairs = some_pairs(50, 200)
+    pairs = PairSet(pairs.first, pairs.second, 100 * pairs.targets)
+    encoder, divergence = parts(name)
+    before = pair_values(encoder, divergence, images, pairs).mean() / pairs.targets.mean()
+    start_evenly(encoder, divergence, images, pairs)
+    after = pair_values(encoder, divergence, images, pairs).mean() / pairs.targets.mean()
+    assert 0.4 < after < 2.5
+    assert before < 0.2
+
+
+def test_the_rate_is_chosen_on_held_out_pairs() -> None:
+    images, pairs, held = some_images(12), some_pairs(12, 100), some_pairs(12, 40, seed=3)
+    settings = {"epochs": 3, "batch": 25, "seed": 0}
+    rate, errors = choose_rate(parts, images, pairs, held, rates=[1e-9, 3e-3, 1e30], **settings)  # type: ignore[arg-type]
+    assert rate == 3e-3
+    assert set(errors) == {"1e-09", "0.003"}  # the third diverged
+    expected = learn_pairs(*parts(), images, pairs, {"held": held}, learning_rate=3e-3, **settings)  # type: ignore[arg-type]
+    assert errors["0.003"] == expected.errors["held"]
+    assert choose_rate(parts, images, pairs, held, rates=[1e30], **settings) == (1e30, {})  # type: ignore[arg-type]
+
+
+def test_shares_of_a_step() -> None:
+    encoder, divergence = parts()
+    before = copy.deepcopy(encoder.state_dict())
+    found = step_shares(encoder, divergence, some_images(12), some_pairs(12, 100), batch=50)
+    assert found["images per second"] > 0
+    assert all(0 < found[name] < 1 for name in ("data", "encoder", "divergence"))
+    torch.testing.assert_close(encoder.state_dict(), before)
+    assert encoder.hidden.weight.grad is not None

@@ -1,0 +1,363 @@
+"""How the columns of a table become features, the same for every table that comes later."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Sequence
+from dataclasses import asdict, dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from askew import checks, io
+
+if TYPE_CHECKING:
+    from pandas import DataFrame, Series
+
+__all__ = ["Column", "Columns", "check_column"]
+
+# Categories that get a feature of their own, the most frequent ones; the others share one.
+MOST_LEVELS = 20
+# Share of the values that must be numbers, or dates, for a column of text to be one of these.
+ENOUGH = 0.95
+# Share of different values from which on a column of text is taken for names or free text.
+TOO_DIFFERENT = 0.5
+# Names of columns that number the rows.
+IDENTIFIER = re.compile(r"(?i)(.*[\s_.-])?(id|index|key|uuid|guid|row|rowid|unnamed: ?\d+)|[a-z]+Id|[a-z]*ID")
+KINDS = ("number", "category", "date")
+
+
+@dataclass(frozen=True)
+class Column:
+    """A column that is used, and how.
+
+    Attributes
+    ----------
+    name : str
+        In the table.
+    kind : str
+        ``"number"`` (as it is), ``"date"`` (days since 1970) or ``"category"`` (a feature for each level, 1 or 0).
+    fill : float
+        What takes the place of a missing number or date: the median.
+    levels : tuple of str
+        Of a category, the most frequent first.
+    others : bool
+        Whether rarer levels, and those never seen, share a feature; if not they are 0 in all.
+    """
+
+    name: str
+    kind: str
+    fill: float = 0.0
+    levels: tuple[str, ...] = ()
+    others: bool = False
+
+    @property
+    def features(self) -> list[str]:
+        """The names of its features."""
+        if self.kind != "category":
+            return [self.name]
+        names = [f"{self.name}={level}" for level in self.levels]
+        return [*names, f"{self.name}=other"] if self.others else names
+
+    def encode(self, values: Series) -> NDArray[np.float64]:
+        """Return the features of some rows, ``(n, features)``."""
+        if self.kind == "category":
+            texts = _texts(values)
+            known = np.stack([texts == level for level in self.levels], 1).astype(np.float64)
+            if not self.others:
+                return known
+            other = values.notna().to_numpy() & (known.sum(1) == 0)
+            return np.concatenate([known, other[:, None]], 1)
+        numbers = _days(values) if self.kind == "date" else _numbers(values)
+        return np.where(np.isfinite(numbers), numbers, self.fill)[:, None]
+
+
+@dataclass(frozen=True)
+class Columns:
+    """What of a table is used, and how: decided on one table, applied to all later ones.
+
+    Numbers stay, with the median in gaps, and infinite ones count as gaps. Text with few different values is a
+    category, with a feature for each of the 20 most frequent levels. Dates become days. Left out are columns that are
+    empty or always the same, and those that look like names or numbers of rows. ``notes`` says all of that in words.
+
+    Attributes
+    ----------
+    used : tuple of Column
+        In the order of the table.
+    notes : tuple of str
+        What was encoded, filled and left out, for people.
+
+    Examples
+    --------
+    >>> import pandas
+    >>> table = pandas.DataFrame({"id": [1, 2, 3, 4], "size": [1.0, None, 3.0, 5.0], "colour": list("rrbb")})
+    >>> columns = Columns.of(table)
+    >>> columns.features
+    ['size', 'colour=b', 'colour=r']
+    >>> columns.encode(table).tolist()
+    [[1.0, 0.0, 1.0], [3.0, 0.0, 1.0], [3.0, 1.0, 0.0], [5.0, 1.0, 0.0]]
+    """
+
+    used: tuple[Column, ...]
+    notes: tuple[str, ...] = ()
+
+    @classmethod
+    def of(cls, table: DataFrame, drop: Iterable[str] = (), keep: Iterable[str] = ()) -> Columns:
+        """Return what to use of a table.
+
+        Parameters
+        ----------
+        table
+            From :func:`read_frame` or any other frame.
+        drop
+            Columns to leave out, such as the label.
+        keep
+            Columns to use though they look like numbers of rows or names.
+        """
+        drop, keep = list(drop), list(keep)
+        for name in [*drop, *keep]:
+            check_column(table, name)
+        used, notes = [], []
+        for name in table.columns:
+            if name in drop:
+                continue
+            column, note = _decided(table[name], name in keep)
+            used += [] if column is None else [column]
+            notes += [note] if note else []
+        if not used:
+            got = "; ".join(notes) or "no column but the dropped ones"
+            raise ValueError(checks.message("TABLE", "a table with a column that can be learned from", got))
+        return cls(tuple(used), tuple(notes))
+
+    @property
+    def features(self) -> list[str]:
+        """The names of all features."""
+        return [feature for column in self.used for feature in column.features]
+
+    def encode(self, table: DataFrame) -> NDArray[np.float64]:
+        """Return the rows of a table as points, ``(n, features)``; other columns than the used ones do not matter."""
+        missing = [column.name for column in self.used if column.name not in table.columns]
+        if missing:
+            must = f"a table with the columns the model was learned from: {', '.join(c.name for c in self.used)}"
+            raise ValueError(checks.message("TABLE", must, f"one without {', '.join(map(repr, missing))}"))
+        for column in self.used:
+            if column.kind == "number":
+                _check_numbers(table[column.name])
+        return np.concatenate([column.encode(table[column.name]) for column in self.used], 1)
+
+    def unseen(self, table: DataFrame) -> list[str]:
+        """Return in words what of a table a model cannot take as it is, beside gaps.
+
+        Categories that were never seen are 0 in all features of their column, infinite numbers count as gaps, and so
+        does what is no number or no date in a column of these.
+        """
+        notes = []
+        for column in self.used:
+            if column.name not in table.columns:
+                continue
+            values = table[column.name]
+            if column.kind == "category":
+                known = {*column.levels}
+                strange = set() if column.others else {str(value) for value in values[values.notna()].unique()} - known
+                notes += [f"{column.name}: not seen when it was learned: {_some(strange)}"] if strange else []
+                continue
+            infinite = _count_infinite(values) if column.kind == "number" else 0
+            notes += [f"{column.name}: {_filled(0, infinite, column.fill)}"] if infinite else []
+            strange = _strange(values, column.kind)
+            notes += [f"{column.name}: no {column.kind}, filled by the median: {_some(strange)}"] if strange else []
+        return notes
+
+    # ------------------------------------------------------------------ on disk
+
+    def to_json(self) -> dict[str, Any]:
+        """Return it as values that JSON can hold, to be saved with a model or an index."""
+        return {"used": [asdict(column) for column in self.used], "notes": list(self.notes)}
+
+    @classmethod
+    def from_json(cls, content: Any, shown: str) -> Columns:
+        """Return what :meth:`to_json` gave, from the file that ``shown`` names in errors."""
+        try:
+            used = tuple(_column(entry) for entry in content["used"])
+            notes = tuple(str(note) for note in content["notes"])
+        except (KeyError, TypeError, ValueError, OverflowError):
+            used = ()
+        if not used:
+            raise ValueError(io.damaged(shown, "it does not describe columns")) from None
+        return cls(used, notes)
+
+
+def _column(entry: Any) -> Column:
+    """Return a column from a file, checked."""
+    column = Column(
+        str(entry["name"]),
+        str(entry["kind"]),
+        float(entry["fill"]),
+        tuple(map(str, entry["levels"])),
+        bool(entry["others"]),
+    )
+    if column.kind not in KINDS or not np.isfinite(column.fill) or (column.kind == "category") != bool(column.levels):
+        raise ValueError(column)
+    return column
+
+
+def check_column(table: DataFrame, name: str, what: str = "a column") -> str:
+    """Return the name of a column that a table has."""
+    return checks.check_name(name, list(table.columns), what)
+
+
+# ---------------------------------------------------------------------- deciding
+
+
+def _decided(values: Series, keep: bool) -> tuple[Column | None, str]:
+    """Return how a column is used, or None, and what there is to say of it."""
+    name, rows = str(values.name), len(values)
+    present = int(values.notna().sum())
+    try:
+        different = values.nunique()
+    except TypeError:  # Parquet has columns of lists
+        return None, f"{name}: left out, its values have parts"
+    if present == 0:
+        return None, f"{name}: left out, it is empty"
+    if different == 1 and present == rows:
+        return None, f"{name}: left out, it is the same in all rows"
+    gaps = f", {rows - present} gaps" if present < rows else ""
+    if values.dtype.kind == "M":
+        return _date(values, gaps)
+    if values.dtype.kind in "biuf":
+        return _number(values, keep)
+    texts = values[values.notna()].astype(str)
+    if _share_finite(_numbers(texts)) >= ENOUGH:
+        strange = {text for text in texts if not np.isfinite(_numbers_of([text])[0])}
+        note = f"{name}: numbers among text; filled by the median: {_some(strange) or 'gaps'}"
+        return _with_fill(name, "number", _numbers(values)), note
+    if _looks_like_dates(texts) and _share_finite(_days(texts)) >= ENOUGH:
+        return _date(values, gaps)
+    if not keep and different > MOST_LEVELS and different > TOO_DIFFERENT * present:
+        what = f"{different} different values in {present} rows"
+        return None, f"{name}: left out, it looks like names or free text ({what})"
+    counts = texts.value_counts()
+    # Equal counts in the order of the alphabet, so that the order of the rows does not matter.
+    order = sorted(counts.index, key=lambda level: (-int(counts[level]), level))
+    levels, others = tuple(order[:MOST_LEVELS]), len(order) > MOST_LEVELS
+    note = f"{name}: a category of {len(order)} levels" + (f", the {MOST_LEVELS} most frequent apart" if others else "")
+    return Column(name, "category", levels=levels, others=others), note + (
+        f"{gaps}, which are 0 in all" if gaps else ""
+    )
+
+
+def _number(values: Series, keep: bool) -> tuple[Column | None, str]:
+    name, rows = str(values.name), len(values)
+    numbers = _numbers(values)
+    finite = numbers[np.isfinite(numbers)]
+    whole = values.dtype.kind in "iu" and len(finite) == rows and rows > 1
+    if not keep and whole and values.is_unique:
+        steps = np.diff(finite)
+        if IDENTIFIER.fullmatch(name) or (steps == 1).all():
+            return None, f"{name}: left out, it numbers the rows"
+    if len(finite) == 0 or (len(finite) == rows and finite.min() == finite.max()):
+        return None, f"{name}: left out, it has no two different numbers"
+    column, infinite = _with_fill(name, "number", numbers), _count_infinite(values)
+    gaps = rows - len(finite) - infinite
+    return column, f"{name}: {_filled(gaps, infinite, column.fill)}" if gaps or infinite else ""
+
+
+def _date(values: Series, gaps: str) -> tuple[Column, str]:
+    name, strange = str(values.name), _strange(values, "date")
+    note = f"{name}: a date, as days{gaps and gaps + ' filled'}"
+    return _with_fill(name, "date", _days(values)), note + (
+        f"; no date, filled by the median: {_some(strange)}" if strange else ""
+    )
+
+
+def _some(strange: set[str]) -> str:
+    """Return the first of some values in words."""
+    return ", ".join(map(repr, sorted(strange)[:3])) + (", ..." if len(strange) > 3 else "")
+
+
+def _filled(gaps: int, infinite: int, median: float) -> str:
+    """Return in words what was filled; infinite numbers are told apart, as nobody left these out by intent."""
+    parts = [f"{gaps} gap{'s' * (gaps > 1)}"] if gaps else []
+    if infinite:
+        parts.append(
+            f"{infinite} infinite value{'s' * (infinite > 1)}, taken as {'gaps' if infinite > 1 else 'a gap'},"
+        )
+    return f"{' and '.join(parts)} filled by the median, {median:.4g}"
+
+
+def _with_fill(name: str, kind: str, numbers: NDArray[np.float64]) -> Column:
+    return Column(name, kind, fill=float(np.median(numbers[np.isfinite(numbers)])))
+
+
+# ---------------------------------------------------------------------- values
+
+
+def _texts(values: Series) -> NDArray[Any]:
+    """Return values as text; gaps as an empty one, which no level is."""
+    texts = [str(value) if known else "" for value, known in zip(values, values.notna(), strict=True)]
+    return np.array(texts, dtype=object)  # as text of numpy, each would take the memory of the longest
+
+
+def _numbers(values: Series) -> NDArray[np.float64]:
+    """Return values as numbers, NaN where they are none or infinite."""
+    if values.dtype.kind in "biuf":
+        numbers = values.to_numpy(dtype=np.float64, na_value=np.nan)
+    else:
+        numbers = _numbers_of(values.tolist())
+    return np.where(np.isfinite(numbers), numbers, np.nan)
+
+
+def _count_infinite(values: Series) -> int:
+    """Return how many values are infinite numbers, also those that are too large for one."""
+    if values.dtype.kind in "biuf":
+        return int(np.isinf(values.to_numpy(dtype=np.float64, na_value=np.nan)).sum())
+    return int(np.isinf(_numbers_of(values.tolist())).sum())
+
+
+def _numbers_of(values: Sequence[object]) -> NDArray[np.float64]:
+    import pandas
+
+    found: NDArray[np.float64] = pandas.to_numeric(pandas.Series(values, dtype=object), errors="coerce").to_numpy(
+        dtype=np.float64, na_value=np.nan
+    )
+    return found
+
+
+def _strange(values: Series, kind: str) -> set[str]:
+    """Return as text what is neither a gap nor a number, or a date, so that a gap is made of it."""
+    if kind == "number" and values.dtype.kind in "biuf":
+        return set()
+    found = _days(values) if kind == "date" else _numbers_of(values.tolist())
+    return {str(value) for value in values[values.notna().to_numpy() & np.isnan(found)]}
+
+
+def _check_numbers(values: Series) -> None:
+    """Refuse a column of text where numbers were learned from."""
+    if values.dtype.kind in "biuf":
+        return
+    present = values[values.notna()]
+    if len(present) and not np.isfinite(_numbers(present)).any():
+        must = "numbers, as in the table the model was learned from"
+        raise ValueError(checks.message(f"column {values.name!r}", must, repr(str(present.iloc[0]))[:60]))
+
+
+def _looks_like_dates(texts: Series) -> bool:
+    return bool(texts.str.match(r"\d{4}-\d\d-\d\d").mean() >= ENOUGH)
+
+
+def _days(values: Series) -> NDArray[np.float64]:
+    """Return dates as days since 1970, NaN where they are none."""
+    import pandas
+
+    if values.dtype.kind == "M":
+        times = pandas.to_datetime(values, utc=True)
+    else:
+        times = pandas.to_datetime(values.astype(str), errors="coerce", format="ISO8601", utc=True)
+    # In the unit that they have: nanoseconds in 64 bits would wrap around before 1678 and after 2262.
+    since = times.dt.tz_localize(None).to_numpy() - np.datetime64(0, "D")
+    days: NDArray[np.float64] = since / np.timedelta64(1, "D")
+    return days
+
+
+def _share_finite(numbers: NDArray[np.float64]) -> float:
+    return float(np.isfinite(numbers).mean())

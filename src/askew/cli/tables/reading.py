@@ -1,0 +1,260 @@
+"""Tables from files: CSV, TSV, Parquet, .npy and .npz."""
+
+from __future__ import annotations
+
+import codecs
+import functools
+import os
+from collections import Counter
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from numpy.typing import NDArray
+
+from askew import checks, io
+
+if TYPE_CHECKING:
+    from pandas import DataFrame
+
+__all__ = ["read_frame"]
+
+# What separates the columns of a text file; the one that its first line has most of.
+SEPARATORS = (",", ";", "\t", "|")
+# What stands for a missing value, beside what pandas knows (NA, NaN, null, empty, ...).
+GAPS = ("?", "-", "--", ".")
+# First bytes that say how the text after them is written; the longer ones first, as they begin like the shorter.
+MARKS = (
+    (codecs.BOM_UTF32_LE, "utf-32"),
+    (codecs.BOM_UTF32_BE, "utf-32"),
+    (codecs.BOM_UTF16_LE, "utf-16"),
+    (codecs.BOM_UTF16_BE, "utf-16"),
+)
+
+# What readers raise of files that are damaged or of another kind; MemoryError of one that says it is huge.
+DAMAGE = (ValueError, TypeError, KeyError, NotImplementedError, RuntimeError, MemoryError, OverflowError)
+# Bytes of text that a Parquet file may unpack to however small it is: equal ones take no room in it.
+MOST_TEXT = 1 << 28
+# Bytes from which on a Parquet file is taken for large enough to mean what it says.
+SMALL_FILE = 1 << 24
+
+
+def read_frame(path: str | os.PathLike[str], *, header: bool = True) -> DataFrame:
+    r"""Return a table from a file, as it is: nothing is encoded or left out.
+
+    CSV and TSV: any of comma, semicolon, tab and bar separates columns; UTF-8, UTF-16 or UTF-32 with a byte order mark,
+    or else Latin-1. Parquet
+    needs ``pip install "askew[parquet]"``. ``.npy``: a matrix, with columns ``x0``, ``x1``, ... ``.npz``: each
+    vector is a column of its name, each matrix several columns, its name with a number. Nothing in a file is run.
+
+    Parameters
+    ----------
+    path
+        The file; its ending says what it is.
+    header
+        Whether the first line of a text file has the names of the columns. Without, they are ``x0``, ``x1``, ...
+
+    Raises
+    ------
+    FileNotFoundError, ValueError
+        If the file is missing, empty or no such table; the message says what is wrong.
+
+    Examples
+    --------
+    >>> import tempfile
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     file = Path(folder) / "fruit.csv"
+    ...     _ = file.write_text("weight;fruit\n150,5;apple\n?;plum\n")
+    ...     read_frame(file)
+       weight  fruit
+    0   150.5  apple
+    1     NaN   plum
+    """
+    place = Path(path)
+    shown = repr(str(path))
+    if not place.is_file():
+        hint = "Check the name." if not place.is_dir() else "It is a folder: name a file in it."
+        raise FileNotFoundError(checks.message("TABLE", "a file that exists", shown, hint))
+    ending = place.suffix.lower()
+    if ending not in READERS:
+        must = f"a file that ends in {', '.join(READERS)}"
+        raise ValueError(checks.message("TABLE", must, shown, "Save the table as CSV."))
+    try:
+        frame = READERS[ending](place, header)
+    except DAMAGE as error:
+        what = " ".join(str(error).split())[:200]
+        raise ValueError(checks.message(f"TABLE {shown}", f"a table as {ending} files have it", what)) from error
+    if len(frame) == 0 or frame.shape[1] == 0:
+        raise ValueError(checks.message(f"TABLE {shown}", "a table with rows and columns", "an empty one"))
+    frame.columns = [str(name).strip() for name in frame.columns]
+    twice = frame.columns[frame.columns.duplicated()]
+    if len(twice):
+        must = "a table whose columns have different names"
+        raise ValueError(checks.message(f"TABLE {shown}", must, f"{twice[0]!r} twice"))
+    return frame
+
+
+def _text(path: Path, header: bool) -> DataFrame:
+    """Read a text file with the separator that its first line has most of."""
+    import pandas
+
+    encodings = _encodings(path)
+    for encoding in encodings:
+        try:
+            with path.open(encoding=encoding) as file:
+                first = file.readline(1 << 20)
+            if "\x00" in first:
+                raise ValueError(
+                    "it has zero bytes, as UTF-16 without a byte order mark has; save it as UTF-8 or with the mark"
+                )
+            separator = "\t" if path.suffix.lower() == ".tsv" else max(SEPARATORS, key=first.count)
+            read = functools.partial(
+                pandas.read_csv,
+                path,
+                sep=separator,
+                encoding=encoding,
+                na_values=list(GAPS),
+                skipinitialspace=True,
+                # A comma is no separator here, so it may be the decimal one, which many languages have.
+                decimal="," if separator == ";" and _decimal_commas(path, encoding) else ".",
+                low_memory=False,
+            )
+            frame = _with_header(read) if header else read(header=None)
+        except UnicodeError:
+            continue
+        if not header:
+            frame.columns = [f"x{number}" for number in frame.columns]
+        return frame
+    raise ValueError(f"its byte order mark says {encodings[0].upper()}, which it is not")  # Latin-1 reads every byte
+
+
+def _with_header(read: Callable[..., DataFrame]) -> DataFrame:
+    """Return a table whose first line has the names; empty cells behind those that have one are left out."""
+    import pandas
+
+    frame = read(header=0)
+    try:
+        read(header=None, nrows=2)
+    except pandas.errors.ParserError:  # the row after the header is longer
+        # Then pandas takes the first cells of the rows for an index, and the names for the cells after these.
+        width, extra = frame.shape[1], frame.index.nlevels
+        cells = frame.reset_index(allow_duplicates=True)
+        if not cells.iloc[:, width:].isna().all(axis=None):
+            names = "give each column a name in the first line"
+            raise ValueError(f"its rows have {width + extra} cells and its header has {width}; {names}") from None
+        frame = read(header=0, index_col=False, usecols=range(width))
+    return frame
+
+
+def _encodings(path: Path) -> tuple[str, ...]:
+    """Return how a text may be written: as its mark says, or without one as UTF-8, or else as Latin-1."""
+    with path.open("rb") as file:
+        start = file.read(4)
+    marked = next((encoding for mark, encoding in MARKS if start.startswith(mark)), None)
+    return ("utf-8-sig", "latin-1") if marked is None else (marked,)
+
+
+def _decimal_commas(path: Path, encoding: str) -> bool:
+    """Whether numbers between semicolons have a comma and none has a point, in the first lines."""
+    with path.open(encoding=encoding) as file:
+        fields = [field.strip() for _, line in zip(range(100), file, strict=False) for field in line.split(";")]
+    return any(_is_number(f.replace(",", ".")) for f in fields if "," in f) and not any(
+        _is_number(f) for f in fields if "." in f
+    )
+
+
+def _is_number(text: str) -> bool:
+    try:
+        float(text)
+    except ValueError:
+        return False
+    return True
+
+
+def _parquet(path: Path, header: bool) -> DataFrame:
+    checks.optional_import("pyarrow", "parquet", "Reading Parquet")
+    import pandas
+    import pyarrow
+
+    try:
+        _check_parquet(path)
+        frame: DataFrame = pandas.read_parquet(path, engine="pyarrow")
+        for column in frame.columns:  # text is not looked at when it is read
+            held = frame[column].array
+            if hasattr(held, "__arrow_array__"):
+                pyarrow.array(held).validate(full=True)
+    except (pyarrow.ArrowException, OSError) as error:
+        raise ValueError(str(error)) from error
+    # An index with a name is a column that somebody made the index.
+    return frame.reset_index() if frame.index.name is not None else frame.reset_index(drop=True)
+
+
+def _check_parquet(path: Path) -> None:
+    """Refuse a small file that unpacks to far more: a run of equal values takes a few bytes, however long it is."""
+    import pyarrow
+    from pyarrow import compute, parquet, types
+
+    # Text is a dictionary here, however it is called in the file.
+    plain = (types.is_primitive, types.is_decimal, types.is_null, types.is_fixed_size_binary, types.is_dictionary)
+    length = path.stat().st_size
+    # The metadata of single columns are not looked at: some that are damaged end the process.
+    with parquet.ParquetFile(path) as file:
+        leaves = [file.schema.column(number).path for number in range(len(file.schema))]
+    # Text is counted before it is written out: as numbers of the different values, it takes little memory.
+    with parquet.ParquetFile(path, read_dictionary=leaves) as file:
+        rows, fields = sum(io.group_rows(file)), list(file.schema_arrow)
+        io.check_values(rows * max(1, len(leaves)), length)
+        name, count = Counter(field.name for field in fields).most_common(1)[0] if fields else ("", 0)
+        if count > 1:
+            raise ValueError(f"{count} of its columns have the name {name!r}")
+        # Kinds that others have added, such as the periods of pandas, are held as another one.
+        kinds = {field.name: getattr(field.type, "storage_type", field.type) for field in fields}
+        for field in fields:
+            if not any(fits(kinds[field.name]) for fits in plain):
+                got = str(field.type).partition("<")[0]
+                raise ValueError(f"{field.name!r} is a column of {got}; it must have one number, text or date a row")
+        if length > SMALL_FILE:
+            return
+        total = rows * sum(kind.byte_width for kind in kinds.values() if types.is_fixed_size_binary(kind))
+        texts = [name for name, kind in kinds.items() if types.is_dictionary(kind)]
+        chunks = [chunk for column in file.read(columns=texts).columns for chunk in column.chunks] if texts else []
+    for chunk in chunks:
+        lengths = compute.take(compute.binary_length(chunk.dictionary), chunk.indices)
+        total += compute.sum(compute.cast(lengths, pyarrow.int64())).as_py() or 0
+    if total > max(MOST_TEXT, io.DEFLATE * length):
+        raise ValueError(f"it has {length} bytes that say they are {total} bytes of text")
+
+
+def _npy(path: Path, header: bool) -> DataFrame:
+    return _columns({"x": io.read_array(path)})
+
+
+def _npz(path: Path, header: bool) -> DataFrame:
+    return _columns(io.read_arrays(path))
+
+
+def _columns(arrays: dict[str, NDArray[Any]]) -> DataFrame:
+    """Return vectors as columns of their names, and matrices as several of them."""
+    import pandas
+
+    parts = []
+    for name, array in arrays.items():
+        if array.ndim not in (1, 2) or array.dtype.kind not in "biufUSM":
+            raise ValueError(f"{name!r} is {array.dtype} of shape {array.shape}; it must be a vector or a matrix")
+        values = array.astype(str) if array.dtype.kind == "S" else array
+        names = [name] if array.ndim == 1 else [f"{name}{i}" for i in range(array.shape[1])]
+        parts.append(pandas.DataFrame(values.reshape(len(array), -1), columns=names))
+    lengths = {len(part) for part in parts}
+    if len(lengths) > 1:
+        raise ValueError(f"its arrays have {' and '.join(map(str, sorted(lengths)))} rows; they must have as many each")
+    return pandas.concat(parts, axis=1) if parts else pandas.DataFrame()
+
+
+READERS: dict[str, Callable[[Path, bool], DataFrame]] = {
+    ".csv": _text,
+    ".tsv": _text,
+    ".txt": _text,
+    ".parquet": _parquet,
+    ".npy": _npy,
+    ".npz": _npz,
+}

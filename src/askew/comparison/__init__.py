@@ -1,6 +1,0 @@
-"""Which divergence suits a table: all of them, learned and judged on the same rows."""
-
-from askew.comparison.folds import DEFAULT, compare
-from askew.comparison.leaderboard import SCORES, Leaderboard, Standing
-
-__all__ = ["DEFAULT", "SCORES", "Leaderboard", "Standing", "compare"]

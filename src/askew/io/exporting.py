@@ -1,0 +1,242 @@
+"""Models as graphs for other runtimes: torch.export and ONNX."""
+
+from __future__ import annotations
+
+import contextlib
+import copy
+import logging
+import os
+import warnings
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from askew import checks, io
+from askew.io.classes import resolve
+
+__all__ = ["export"]
+
+FORMATS = {".pt2": "pt2", ".onnx": "onnx"}
+# Rows of an example; two numbers that no other size is likely to have, so that none is taken for the other.
+ROWS, OTHER_ROWS = 7, 5
+# The largest message of protobuf, in which ONNX files are written, less some room for the graph.
+ONNX_BYTES = (1 << 31) - (1 << 24)
+
+
+def export(
+    model: nn.Module,
+    path: str | os.PathLike[str],
+    what: str | None = None,
+    example: Tensor | None = None,
+    format: str | None = None,
+) -> None:
+    r"""Write a model as a graph that runs without askew, for any number of rows.
+
+    ``.pt2`` is read by ``torch.export.load``, ``.onnx`` by runtimes such as onnxruntime, where the values agree with
+    those of PyTorch to 1e-5. The graph has no checks of its input. It is made in evaluation mode, and the file is
+    written aside and renamed.
+
+    An exported ``pairwise`` is the matrix product alone: near pairs, which ``model.pairwise`` computes a second time,
+    keep its rounding error. What solves equations at each call, as the :class:`~askew.divergences.Dual` of a
+    network, cannot be exported.
+
+    Parameters
+    ----------
+    model
+        A divergence or an encoder.
+    path
+        Of the file, ending in ``.pt2`` or ``.onnx``.
+    what
+        ``"forward"``: D(x, y) of n rows each, ``(n, ...), (n, ...) -> (n,)``, the default of a divergence.
+        ``"pairwise"``: all pairs, ``(n, ...), (m, ...) -> (n, m)``.
+        ``"encoder"``: the encoder of an :class:`~askew.divergences.Embedded`, or the model itself where it is an
+        encoder, ``(n, ...) -> (n, dim)``.
+    example
+        Some points of the kind the model takes, at least two; for models whose input has a known shape it may be left
+        out.
+    format
+        ``"pt2"`` or ``"onnx"``, for a path with another ending.
+
+    Raises
+    ------
+    ImportError
+        For ONNX, without the packages of ``askew[onnx]``.
+    ValueError
+        If the model cannot be exported; the message says why.
+
+    Examples
+    --------
+    >>> import tempfile
+    >>> from askew.divergences import Mahalanobis
+    >>> D, x, y = Mahalanobis(3), torch.randn(5, 3), torch.randn(2, 3)
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     export(D, f"{folder}/D.pt2", what="pairwise")
+    ...     again = torch.export.load(f"{folder}/D.pt2").module()
+    >>> torch.allclose(again(x, y), D.pairwise(x, y))
+    True
+    """
+    if not isinstance(model, nn.Module):
+        hint = "Of an estimator, hand in the divergence that it has fitted."
+        raise TypeError(checks.message("model of export", "a divergence or an encoder", type(model).__name__, hint))
+    kind = FORMATS.get(Path(path).suffix) if format is None else checks.check_name(format, FORMATS.values(), "format")
+    if kind is None:
+        must = f"a path that ends in {' or '.join(FORMATS)}"
+        raise ValueError(checks.message("path of export", must, repr(str(path)), 'Or give format="onnx".'))
+    if kind == "onnx":
+        for package in ("onnx", "onnxscript"):
+            checks.optional_import(package, "onnx", "Export to ONNX")
+    graph, arguments, names = _chosen(model, what, example)
+    with _quiet(), torch.no_grad():
+        program = _traced(graph, arguments, names, model)
+        if kind == "onnx":
+            converted = _converted(program, arguments, names, model)
+        with io.atomic_write(path) as temporary:
+            if kind == "onnx":
+                converted.save(temporary, external_data=False)
+            else:
+                # By the open file: torch refuses paths with another ending than its own.
+                with temporary.open("wb") as file:
+                    torch.export.save(program, file)
+
+
+class _Call(nn.Module):
+    """One method of a model as ``forward``, the only one that exporters know."""
+
+    def __init__(self, model: nn.Module, method: str) -> None:
+        super().__init__()
+        self.model = model
+        self.method = method
+
+    def forward(self, x: Tensor, y: Tensor) -> Tensor:
+        result: Tensor = getattr(self.model, self.method)(x, y)
+        return result
+
+
+def _chosen(
+    model: nn.Module, what: str | None, example: Tensor | None
+) -> tuple[nn.Module, tuple[Tensor, ...], dict[str, str]]:
+    """Return what to trace, an example of its arguments, and their names with those of their rows."""
+    choices = ["forward", "pairwise"] if isinstance(model, resolve("divergences.Divergence")) else []
+    if not choices or isinstance(model, resolve("divergences.Embedded")):
+        choices.append("encoder")
+    chosen = checks.check_name(choices[0] if what is None else what, choices, f"what of {type(model).__name__}")
+    rows = _points(model, example, ROWS)
+    # A copy, so that the mode of the model is not touched; frozen, so that nothing is recorded for a backward pass.
+    inner = model.encoder if chosen == "encoder" and isinstance(model, resolve("divergences.Embedded")) else model
+    frozen = copy.deepcopy(inner).eval().requires_grad_(False).cpu()
+    if chosen == "encoder":
+        return frozen, (rows,), {"x": "n"}
+    others = rows.flip(0).clone() if chosen == "forward" else _points(model, example, OTHER_ROWS)
+    return _Call(frozen, chosen), (rows, others), {"x": "n", "y": "n" if chosen == "forward" else "m"}
+
+
+def _points(model: nn.Module, example: Tensor | None, count: int) -> Tensor:
+    """Return an example of so many rows."""
+    if example is not None:
+        if not isinstance(example, Tensor) or example.ndim < 2 or example.shape[0] < 1:
+            got = tuple(example.shape) if isinstance(example, Tensor) else type(example).__name__
+            raise ValueError(checks.message("example of export", "a tensor of points, (n, ...)", got))
+        times = -(-count // example.shape[0])
+        return torch.cat([example.detach().cpu()] * times)[:count].contiguous()
+    tensors = (*model.parameters(), *model.buffers())
+    dtype = next((tensor.dtype for tensor in tensors if tensor.is_floating_point()), torch.float32)
+    inner = model.encoder if isinstance(model, resolve("divergences.Embedded")) else model
+    shape = _shape(inner)
+    if shape is None:
+        must = "given, as the shape of the points is not known"
+        hint = "Example: example=torch.zeros(2, 3, 224, 224)."
+        raise ValueError(checks.message(f"example of export for {type(inner).__name__}", must, "None", hint))
+    # 1 / size lies in every domain but the negative one, and sums to one.
+    points = torch.full((count, *shape), 1 / shape[-1] if len(shape) == 1 and shape[0] > 1 else 0.5, dtype=dtype)
+    domain = model.domain if isinstance(model, resolve("divergences.Divergence")) else checks.REAL
+    return -points if domain == checks.NEGATIVE else points
+
+
+def _shape(module: nn.Module) -> tuple[int, ...] | None:
+    """Return the shape of one point of a divergence or an encoder, where it says so itself."""
+    if isinstance(module, nn.Sequential) and len(module) > 0:
+        return _shape(module[0])
+    for names in (("in_features",), ("dim",), ("channels", "image_size", "image_size"), ("out",)):
+        sizes = [getattr(module, name, None) for name in names]
+        found = [size for size in sizes if isinstance(size, int)]
+        # Only of the identity is the output like the input.
+        if len(found) == len(names) and (names != ("out",) or not list(module.parameters())):
+            return tuple(found)
+    return None
+
+
+def _traced(
+    graph: nn.Module, arguments: tuple[Tensor, ...], names: dict[str, str], model: nn.Module
+) -> torch.export.ExportedProgram:
+    dims = {name: torch.export.Dim(name, min=1) for name in names.values()}
+    shapes = tuple({0: dims[name]} for name in names.values())
+    graph(*arguments)  # A wrong example is better told of by the model than by the exporter.
+    try:
+        return torch.export.export(graph, arguments, dynamic_shapes=shapes, strict=False)
+    except Exception as error:  # Tracing runs any code of the model, which may raise anything.
+        raise ValueError(_failed(model, "torch.export", error)) from error
+
+
+def _converted(
+    program: torch.export.ExportedProgram, arguments: tuple[Tensor, ...], names: dict[str, str], model: nn.Module
+) -> Any:
+    size = sum(tensor.numel() * tensor.element_size() for tensor in program.state_dict.values())
+    if size > ONNX_BYTES:
+        raise ValueError(checks.message("model of an ONNX file", f"of at most {ONNX_BYTES} bytes", size, "Use .pt2."))
+    output = "points" if len(names) == 1 else "divergence"
+    # Of a program this only names the axes, each of which has one name.
+    axes = tuple({} if rows in list(names.values())[:i] else {0: rows} for i, rows in enumerate(names.values()))
+    try:
+        if any(node.target is torch.ops.aten.cummax.default for node in program.graph.nodes):
+            # ONNX has no running maximum.
+            program = program.run_decompositions({torch.ops.aten.cummax.default: _running_maximum})
+        converted = torch.onnx.export(
+            program,
+            arguments,
+            input_names=list(names),
+            output_names=[output],
+            dynamic_shapes=axes,
+            dynamo=True,
+            verbose=False,
+        )
+    except Exception as error:  # The converter raises many kinds, all of which mean that it lacks an operation.
+        raise ValueError(_failed(model, "ONNX", error)) from error
+    return converted
+
+
+def _failed(model: nn.Module, target: str, error: Exception) -> str:
+    reason = " ".join(str(error).split())[-300:]
+    must = f"one that {target} can express"
+    return checks.message("model of export", must, f"{type(model).__name__} ({type(error).__name__}: ... {reason})")
+
+
+def _running_maximum(x: Tensor, dim: int) -> tuple[Tensor, Tensor]:
+    """Return the running maximum and where it is, by steps of doubled length."""
+    size = x.shape[dim]
+    values, places = x.movedim(dim, -1), torch.arange(size, device=x.device).expand_as(x.movedim(dim, -1))
+    step = 1
+    while step < size:
+        later, earlier = values[..., step:], values[..., :-step]
+        keep = later >= earlier
+        places = torch.cat([places[..., :step], torch.where(keep, places[..., step:], places[..., :-step])], -1)
+        values = torch.cat([values[..., :step], torch.maximum(later, earlier)], -1)
+        step *= 2
+    return values.movedim(-1, dim), places.movedim(-1, dim)
+
+
+@contextlib.contextmanager
+def _quiet() -> Iterator[None]:
+    """Keep back what the exporters say about their own code, which a user can do nothing about."""
+    registration = logging.getLogger("torch.onnx._internal.exporter._registration")
+    level = registration.level
+    registration.setLevel(logging.ERROR)  # That torchvision, which no model here uses, is not installed.
+    try:
+        with warnings.catch_warnings():
+            # Torch copies its own tree specifications by a way that it has deprecated itself.
+            warnings.filterwarnings("ignore", message=".*LeafSpec.*", category=FutureWarning)
+            yield
+    finally:
+        registration.setLevel(level)

@@ -1,0 +1,317 @@
+"""Files that are whole or absent: written aside and renamed, read with checks."""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import json
+import math
+import os
+import re
+import secrets
+import sys
+from collections.abc import Iterable, Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors import SafetensorError, safe_open
+from safetensors.torch import save_file
+from torch import Tensor
+
+from askew import checks
+
+__all__ = [
+    "FORMAT",
+    "atomic_write",
+    "check_description",
+    "checksum",
+    "damaged",
+    "load_tensors",
+    "printable",
+    "read_json",
+    "save_tensors",
+    "version",
+    "write_json",
+    "write_text",
+]
+
+# Raised whenever files of an older askew can no longer be read as they are.
+FORMAT = 1
+# Levels that a description may have; a wrapper around a model takes about five.
+DEEPEST = 400
+HEADER = "askew"
+
+
+def version() -> str:
+    """Return the version of askew, for files to say what wrote them."""
+    # Read when asked for: the top level imports this module before it has a version.
+    return str(getattr(sys.modules["askew"], "__version__", "unknown"))
+
+
+@contextlib.contextmanager
+def atomic_write(path: str | os.PathLike[str]) -> Iterator[Path]:
+    """Give a temporary file beside ``path`` that replaces it once the block has ended without an error.
+
+    After an error, or if the process is killed at any moment, ``path`` is what it was before: the old file,
+    or none. The new one is flushed to the disk before it takes the name.
+
+    Parameters
+    ----------
+    path
+        Where the file is wanted; its folder must exist. A symbolic link is followed.
+
+    Yields
+    ------
+    Path
+        A file in the same folder that does not exist yet, to be written by the block.
+
+    Examples
+    --------
+    >>> import tempfile
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     with atomic_write(Path(folder) / "a.txt") as temporary:
+    ...         size = temporary.write_text("whole")
+    ...     (Path(folder) / "a.txt").read_text()
+    'whole'
+    """
+    target = Path(os.path.realpath(path))
+    if not target.parent.is_dir():
+        must = "a path in a folder that exists"
+        raise FileNotFoundError(checks.message("path", must, repr(str(path)), "Make the folder first."))
+    if target.is_dir():
+        raise IsADirectoryError(checks.message("path", "the path of a file", f"the folder {str(path)!r}"))
+    # Hidden, so that nothing that lists the folder takes it for a result; short, as names have a longest length.
+    temporary = target.with_name(f".{target.name[:80]}.{os.getpid()}.{secrets.token_hex(4)}.tmp")
+    try:
+        yield temporary
+        _flush(temporary, os.O_RDWR)
+        os.replace(temporary, target)
+    except BaseException as error:
+        with contextlib.suppress(OSError):
+            temporary.unlink()
+        # The name of the temporary file, or none at all, tells nobody what could not be written.
+        if isinstance(error, OSError) and error.errno and str(error.filename or temporary) == str(temporary):
+            raise type(error)(error.errno, f"{str(path)!r} could not be written: {error.strerror}") from error
+        raise
+    if os.name == "posix":
+        # The file has its name already; some file systems do not let folders be flushed.
+        with contextlib.suppress(OSError):
+            _flush(target.parent, os.O_RDONLY)
+
+
+def _flush(path: Path, flags: int) -> None:
+    """Wait until a file, or the names in a folder, are on the disk."""
+    descriptor = os.open(path, flags)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+# ---------------------------------------------------------------------- one file of tensors
+
+
+def save_tensors(
+    path: str | os.PathLike[str], tensors: Mapping[str, Tensor], description: Mapping[str, object]
+) -> None:
+    """Write named tensors and a description of them as one safetensors file, all or nothing.
+
+    Parameters
+    ----------
+    path
+        Of the file; its folder must exist.
+    tensors
+        Of any shape, device and layout in memory; also views of each other, which become copies.
+    description
+        Values that JSON can hold, among them ``kind``, a string that :func:`load_tensors` asks for. The
+        version of the format, the version of askew and a checksum are added.
+
+    Examples
+    --------
+    >>> import tempfile
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     file = Path(folder) / "state.safetensors"
+    ...     save_tensors(file, {"step": torch.tensor(3)}, {"kind": "checkpoint", "loss": 0.5})
+    ...     tensors, description = load_tensors(file, "checkpoint")
+    >>> tensors["step"], description["loss"]
+    (tensor(3), 0.5)
+    """
+    if not isinstance(description.get("kind"), str):
+        must = "a mapping with a string under 'kind'"
+        raise ValueError(checks.message("description of save_tensors", must, repr(description)))
+    plain = _plain_copies(tensors)
+    header = {**description, "format": FORMAT, "askew": version()}
+    header.pop("checksum", None)
+    text = json.dumps(header | {"checksum": checksum(header, plain)}, allow_nan=False)
+    with atomic_write(path) as temporary:
+        try:
+            save_file(plain, temporary, metadata={HEADER: text})
+        except SafetensorError as error:
+            raise OSError(
+                f"{str(path)!r} could not be written: {error}. What was there before is untouched."
+            ) from error
+
+
+def _plain_copies(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """Return contiguous tensors in main memory, no two of which share it."""
+    plain: dict[str, Tensor] = {}
+    storages = set()
+    for name, tensor in tensors.items():
+        if not isinstance(tensor, Tensor) or tensor.is_meta or tensor.layout != torch.strided or tensor.is_quantized:
+            got = type(tensor).__name__ if not isinstance(tensor, Tensor) else f"{tensor.device.type}, {tensor.layout}"
+            raise ValueError(checks.message(f"tensor {name!r} of a file", "a dense tensor that has values", got))
+        copy = tensor.detach().cpu().resolve_conj().resolve_neg().contiguous()
+        address = copy.untyped_storage().data_ptr()
+        plain[name] = copy.clone() if address in storages else copy
+        storages.add(address)
+    return plain
+
+
+def checksum(header: object, tensors: Mapping[str, Tensor] | None = None) -> str:
+    """Return the SHA-256 of a JSON value and of the names, dtypes, shapes and bytes of tensors."""
+    digest = hashlib.sha256(json.dumps(header, sort_keys=True, allow_nan=False).encode())
+    for name, tensor in sorted(_plain_copies(tensors or {}).items()):
+        digest.update(f"\n{name!a} {tensor.dtype} {tuple(tensor.shape)}\n".encode())
+        if tensor.numel():
+            digest.update(tensor.reshape(-1).view(torch.uint8).numpy().data)
+    return digest.hexdigest()
+
+
+def load_tensors(
+    path: str | os.PathLike[str], kind: str, mapped: bool = False
+) -> tuple[dict[str, Tensor], dict[str, Any]]:
+    """Read a file of :func:`save_tensors`, and refuse one that is not exactly what was written.
+
+    Parameters
+    ----------
+    path
+        Of the file.
+    kind
+        What must be inside, such as ``"checkpoint"``.
+    mapped
+        Leave the numbers in the file, mapped into memory, so that only what is used takes any. The file must not be
+        changed in place as long as they are used; it may be replaced or removed.
+
+    Returns
+    -------
+    tuple
+        The tensors by name, in main memory, and the description with ``kind``, ``format`` and ``askew``.
+
+    Raises
+    ------
+    FileNotFoundError
+        If there is no such file.
+    ValueError
+        If it is cut short, damaged, of another program, of another kind or of a newer askew.
+
+    Examples
+    --------
+    >>> load_tensors("nowhere.safetensors", "checkpoint")
+    Traceback (most recent call last):
+    FileNotFoundError: path must be an askew file. Got 'nowhere.safetensors' instead.
+    """
+    shown = repr(str(path))
+    if not Path(path).is_file():
+        raise FileNotFoundError(checks.message("path", "an askew file", shown))
+    try:
+        with safe_open(path, framework="pt") as file:
+            text = (file.metadata() or {}).get(HEADER)
+            if text is None:
+                got = "a safetensors file of another program"
+                hint = "Weights of an encoder are read by askew.encoders.load_weights."
+                raise ValueError(checks.message(shown, "a file written by askew", got, hint))
+            description = check_description(read_json(text, shown), shown, kind)
+            tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
+            if not mapped:  # copies stay right if the file is changed later
+                tensors = {name: tensor.clone() for name, tensor in tensors.items()}
+    except SafetensorError as error:
+        raise ValueError(damaged(shown, str(error))) from None
+    except RuntimeError:
+        if Path(path).is_file():
+            raise
+        # Removed since: torch opens the file a second time, and says it in this way.
+        raise FileNotFoundError(checks.message("path", "an askew file", shown)) from None
+    if description.pop("checksum", None) != checksum(description, tensors):
+        raise ValueError(damaged(shown, "its checksum does not fit"))
+    return tensors, description
+
+
+def damaged(shown: str, why: str) -> str:
+    """Return the error message for a file that is not as it was written."""
+    hint = "Use another copy, or write it again."
+    return checks.message(shown, "a whole askew file", f"one that is damaged or cut short ({why})", hint)
+
+
+def check_description(description: object, shown: str, kind: str) -> dict[str, Any]:
+    """Return the description of a file if this version of askew can read it and it is of this kind."""
+    found = description.get("format") if isinstance(description, dict) else None
+    if not isinstance(description, dict) or isinstance(found, bool) or not isinstance(found, int) or found < 1:
+        raise ValueError(checks.message(shown, "a file written by askew", "a file of another program"))
+    if found > FORMAT:
+        wrote = f"format {found}, which was written by a newer askew ({str(description.get('askew'))[:20]})"
+        hint = "Upgrade with: pip install --upgrade askew"
+        raise ValueError(checks.message(shown, f"of format {FORMAT} or older", wrote, hint))
+    if description.get("kind") != kind:
+        raise ValueError(checks.message(shown, f"an askew {kind}", f"an askew {str(description.get('kind'))[:40]}"))
+    return description
+
+
+def read_json(text: str | bytes, shown: str) -> object:
+    """Parse strict JSON; ``shown`` names its file in errors."""
+
+    def refuse(constant: str) -> object:
+        raise ValueError(f"{constant} is not JSON")
+
+    def finite(digits: str) -> float:
+        number = float(digits)
+        if not math.isfinite(number):
+            refuse(digits[:20])
+        return number
+
+    try:
+        value: object = json.loads(text, parse_constant=refuse, parse_float=finite)
+        # Whatever goes through it afterwards goes as deep as it is.
+        level, depth = [value], 0
+        while level := [item for node in level for item in _inside(node)]:
+            depth += 1
+            if depth > DEEPEST:
+                raise ValueError(f"it has more than {DEEPEST} levels")
+    except (ValueError, RecursionError) as error:
+        raise ValueError(damaged(shown, f"its JSON cannot be read: {error}")) from None
+    return value
+
+
+def _inside(node: object) -> Iterable[object]:
+    """Return what a value of JSON holds that may hold something itself."""
+    if isinstance(node, (dict, list)):
+        return [item for item in (node.values() if isinstance(node, dict) else node) if isinstance(item, (dict, list))]
+    return ()
+
+
+# Signs that no text may hold: controls, halves of a pair, and what Unicode keeps for itself.
+UNPRINTABLE = re.compile(r"[\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f\ud800-\udfff\ufffe\uffff]")
+
+
+def printable(text: str) -> str:
+    r"""Return text with the sign for an unknown one in place of signs that no file of text may hold.
+
+    Examples
+    --------
+    >>> ascii(printable("a\x00b"))
+    "'a\\ufffdb'"
+    """
+    return UNPRINTABLE.sub("\ufffd", text)
+
+
+def write_text(path: str | os.PathLike[str], text: str) -> None:
+    """Write printable text in UTF-8, all or nothing."""
+    with atomic_write(path) as temporary:
+        temporary.write_text(printable(text), encoding="utf-8")
+
+
+def write_json(path: str | os.PathLike[str], value: object) -> None:
+    """Write a value as indented JSON, all or nothing."""
+    text = json.dumps(value, allow_nan=False, indent=1)
+    with atomic_write(path) as temporary:
+        temporary.write_text(text + "\n", encoding="ascii")

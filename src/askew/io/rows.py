@@ -1,0 +1,303 @@
+"""Rows of a file, read when they are asked for."""
+
+from __future__ import annotations
+
+import os
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from askew import checks, io
+
+__all__ = ["Rows"]
+
+# Numbers that are read at a time where nobody says how many: 64 MB in float32.
+BLOCK_NUMBERS = 1 << 24
+
+Numbers = NDArray[Any]
+
+
+class Rows:
+    """Rows of ``.npy`` or Parquet files that stay on the disk; only those that are read take memory.
+
+    Use it for tables larger than memory: :meth:`blocks` for an index or a clustering, :class:`RowBatches` for training.
+    A table that fits into memory is simpler as an array.
+
+    Parameters
+    ----------
+    source
+        A file, several files with the same columns, or a folder whose ``.npy`` or Parquet files are taken in the order
+        of their names; or an array, such as one mapped by ``numpy.load(file, mmap_mode="r")``.
+    columns
+        Which columns: names (Parquet) or numbers (``.npy``), in this order. One name or number alone gives vectors
+        ``(n,)`` in place of matrices. None takes all; those of several Parquet files in the order of the first.
+    dtype
+        Of what is read; None keeps integers and gives float32 for everything else. A number that it does not hold is an
+        error when its row is read: integers must be the same, and finite numbers must stay finite.
+
+    Attributes
+    ----------
+    shape : tuple of int
+        ``(rows, columns)``, or ``(rows,)``.
+
+    Raises
+    ------
+    FileNotFoundError, ValueError
+        If a file is missing, damaged, or its columns are no numbers or others than those of the first file; or if an
+        array has masked entries.
+
+    Examples
+    --------
+    >>> import tempfile
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     np.save(Path(folder) / "points.npy", np.arange(12.0).reshape(6, 2))
+    ...     rows = Rows(Path(folder) / "points.npy")
+    ...     rows.shape, rows.read(4, 6), [len(block) for block in rows.blocks(4)]
+    ((6, 2), array([[ 8.,  9.],
+           [10., 11.]], dtype=float32), [4, 2])
+    """
+
+    def __init__(
+        self,
+        source: str | os.PathLike[str] | Sequence[str | os.PathLike[str]] | Numbers,
+        columns: str | int | Sequence[str] | Sequence[int] | None = None,
+        dtype: np.dtype[Any] | type | None = None,
+    ) -> None:
+        self._parts: list[_Part]
+        if isinstance(source, np.ndarray):
+            checks.check_plain(source, "the array given to Rows")
+            self._parts = [_Array(np.asarray(source), columns, "the array given to Rows")]
+        else:
+            self._parts = [_open(path, columns) for path in _files(source)]
+            if columns is None:
+                tables = [part for part in self._parts if isinstance(part, _Parquet)]
+                for table in tables[1:]:
+                    table.follow(tables[0])
+        widths = {part.width for part in self._parts}
+        if len(widths) > 1:
+            got = " and ".join("vectors" if width is None else f"{width} columns" for width in sorted(widths, key=str))
+            raise ValueError(checks.message("the files given to Rows", "of the same columns", got))
+        self._ends = np.cumsum([part.rows for part in self._parts])
+        own = _common([part.dtype for part in self._parts])
+        self.dtype = np.dtype(dtype if dtype is not None else own if own.kind in "iu" else np.float32)
+        count, width = int(self._ends[-1]), self._parts[0].width
+        if count == 0:
+            raise ValueError(checks.message("the files given to Rows", "with at least one row", "none"))
+        self.shape: tuple[int, ...] = (count,) if width is None else (count, width)
+
+    def __len__(self) -> int:
+        return self.shape[0]
+
+    def read(self, start: int, stop: int) -> Numbers:
+        """Return the rows from ``start`` up to ``stop``, in memory.
+
+        Parameters
+        ----------
+        start, stop
+            ``0 <= start <= stop <= len(self)``.
+        """
+        if not 0 <= start <= stop <= len(self):
+            must = f"a range within 0 to {len(self)}"
+            raise ValueError(checks.message("start and stop of Rows.read", must, (start, stop)))
+        result = np.empty((stop - start, *self.shape[1:]), self.dtype)
+        first = 0
+        for part, end in zip(self._parts, self._ends.tolist(), strict=True):
+            low, high = max(start, first), min(stop, end)
+            if low < high:
+                part.read_into(result[low - start : high - start], low - first)
+            first = end
+        return result
+
+    def blocks(self, size: int | None = None) -> Iterator[Numbers]:
+        """Yield all rows in their order, ``size`` at a time; by default as many as 64 MB hold."""
+        if size is None:
+            size = max(1, BLOCK_NUMBERS // max(1, int(np.prod(self.shape[1:]))))
+        size = checks.check_size(size, "size of Rows.blocks")
+        for start in range(0, len(self), size):
+            yield self.read(start, min(start + size, len(self)))
+
+
+class _Part:
+    """One file."""
+
+    rows: int
+    # None for vectors.
+    width: int | None
+    dtype: np.dtype[Any]
+
+    def read_into(self, place: Numbers, start: int) -> None:
+        """Fill ``place`` with the rows from ``start`` on."""
+        raise NotImplementedError
+
+
+class _Array(_Part):
+    def __init__(self, array: Numbers, columns: object, shown: str) -> None:
+        if array.dtype.kind not in "fiub" or array.ndim not in (1, 2):
+            got = f"{array.dtype} of shape {array.shape}"
+            raise ValueError(checks.message(shown, "numbers in a vector or a matrix", got))
+        self.columns: slice | int | list[int] = slice(None)
+        if columns is not None:
+            numbers = [columns] if isinstance(columns, (int, np.integer)) else columns
+            limit = array.shape[1] if array.ndim == 2 else 0
+            if not isinstance(numbers, (Sequence, np.ndarray)) or not all(
+                isinstance(one, (int, np.integer)) and 0 <= one < limit for one in numbers
+            ):
+                must = f"numbers from 0 to {limit - 1}, as {shown} has {limit} columns" if limit else "None for vectors"
+                raise ValueError(checks.message("columns of Rows", must, repr(columns)))
+            self.columns = int(columns) if isinstance(columns, (int, np.integer)) else [int(one) for one in numbers]
+        self.array, self.shown = array, shown
+        self.rows, self.dtype = array.shape[0], array.dtype
+        found = array[:0] if array.ndim == 1 else array[:0, self.columns]
+        self.width = None if found.ndim == 1 else found.shape[1]
+
+    def read_into(self, place: Numbers, start: int) -> None:
+        some = self.array[start : start + len(place)]
+        _fill(place, some if some.ndim == 1 else some[:, self.columns], start, self.shown)
+
+
+class _Parquet(_Part):
+    def __init__(self, path: Path, columns: object, shown: str) -> None:
+        self.arrow = checks.optional_import("pyarrow", "parquet", "Rows of Parquet files")
+        from pyarrow import parquet
+
+        try:
+            # Pages of the file that were read are not kept.
+            self.file = parquet.ParquetFile(path, memory_map=False, pre_buffer=False)
+            groups = io.group_rows(self.file)
+        except (self.arrow.ArrowException, OSError, ValueError) as error:
+            raise ValueError(_no_table(shown, error)) from error
+        schema = self.file.schema_arrow
+        names = Counter(schema.names)
+        wanted = list(names) if columns is None else [columns] if isinstance(columns, str) else columns
+        if not isinstance(wanted, Sequence) or any(not isinstance(name, str) or name not in names for name in wanted):
+            few = ", ".join(map(repr, list(names)[:8])) + (", ..." if len(names) > 8 else "")
+            must = f"names of columns of {shown}: {few}"
+            raise ValueError(checks.message("columns of Rows", must, repr(columns)))
+        self.names = [str(name) for name in wanted]
+        twice = next((name for name in self.names if names[name] > 1), None)
+        if twice is not None:
+            must = "a table whose columns have different names"
+            raise ValueError(checks.message(shown, must, f"{names[twice]} of the name {twice!r}"))
+        kinds = [schema.field(name).type for name in self.names]
+        for name, kind in zip(self.names, kinds, strict=True):
+            types = self.arrow.types
+            if not (types.is_integer(kind) or types.is_floating(kind) or types.is_boolean(kind)):
+                hint = "Name the columns of numbers by columns=."
+                raise ValueError(checks.message(f"column {name!r} of {shown}", "of numbers", str(kind), hint))
+        self.dtype = _common([np.dtype(kind.to_pandas_dtype()) for kind in kinds])
+        self.width = None if isinstance(columns, str) else len(self.names)
+        try:
+            # A group is read at a time.
+            io.check_values(max(groups, default=0) * len(self.names), path.stat().st_size)
+        except ValueError as error:
+            raise ValueError(_no_table(shown, error)) from error
+        self.ends = np.cumsum([0, *groups])
+        self.rows = int(self.ends[-1])
+        self.shown = shown
+        self.last: tuple[int, list[Numbers]] | None = None
+
+    def follow(self, first: _Parquet) -> None:
+        """Take the columns in the order of the first of several files; they must be the same ones."""
+        if sorted(self.names) != sorted(first.names):
+            more, less = sorted({*self.names} - {*first.names}), sorted({*first.names} - {*self.names})
+            got = " and ".join([f"{name!r} beside them" for name in more[:1]] + [f"no {name!r}" for name in less[:1]])
+            hint = "Name the columns to be read by columns=."
+            raise ValueError(checks.message(f"the columns of {self.shown}", f"those of {first.shown}", got, hint))
+        self.names = first.names
+
+    def read_into(self, place: Numbers, start: int) -> None:
+        stop = start + len(place)
+        group = int(np.searchsorted(self.ends, start, side="right")) - 1
+        while group < len(self.ends) - 1 and self.ends[group] < stop:
+            first, end = int(self.ends[group]), int(self.ends[group + 1])
+            low, high = max(start, first), min(stop, end)
+            if low < high:
+                some = place[low - start : high - start]
+                for target, column in zip([some] if some.ndim == 1 else some.T, self._group(group), strict=True):
+                    _fill(target, column[low - first : high - first], low, self.shown)
+            group += 1
+
+    def _group(self, number: int) -> list[Numbers]:
+        """Return the columns of a group of rows, the least that can be read.
+
+        The last one is kept, as its neighbours come next.
+        """
+        if self.last is None or self.last[0] != number:
+            self.last = None  # not two at a time
+            try:
+                table = self.file.read_row_group(number, columns=self.names, use_threads=False)
+                rows = int(self.ends[number + 1] - self.ends[number])
+                if table.num_rows != rows:
+                    raise ValueError(f"a group of {rows} rows has {table.num_rows}")
+                read = {name: table.column(name).to_numpy() for name in table.column_names}
+            except (self.arrow.ArrowException, OSError, ValueError) as error:
+                raise ValueError(_no_table(self.shown, error)) from error
+            for name in self.names:
+                if table.column(name).null_count:
+                    hint = "Fill or drop the rows with gaps first."
+                    raise ValueError(checks.message(f"column {name!r} of {self.shown}", "without gaps", "gaps", hint))
+            self.last = (number, [read[name] for name in self.names])
+        return self.last[1]
+
+
+def _common(dtypes: list[np.dtype[Any]]) -> np.dtype[Any]:
+    """Return the dtype of numbers of several; integers stay integers, where numpy has floats for uint64 and int64."""
+    found = np.result_type(*dtypes)
+    return np.dtype(np.int64) if found.kind == "f" and all(dtype.kind in "biu" for dtype in dtypes) else found
+
+
+def _fill(place: Numbers, values: Numbers, first: int, shown: str) -> None:
+    """Copy rows from ``first`` on into a place of another dtype, which must hold them: numpy wraps without a word."""
+    with np.errstate(invalid="ignore", over="ignore"):
+        place[...] = values
+    if np.can_cast(values.dtype, place.dtype):
+        return
+    lost = np.isfinite(values) & ~np.isfinite(place) if place.dtype.kind == "f" else place != values
+    if lost.any():
+        where = np.unravel_index(int(lost.argmax()), lost.shape)
+        must, hint = f"of numbers that {place.dtype} holds", f"Pass dtype=numpy.{values.dtype.name} to Rows."
+        raise ValueError(checks.message(f"row {first + int(where[0])} of {shown}", must, values[where], hint))
+
+
+def _no_table(shown: str, error: Exception) -> str:
+    return checks.message(shown, "a whole Parquet file", " ".join(str(error).split())[:200])
+
+
+ENDINGS = (".npy", ".parquet")
+
+
+def _open(path: Path, columns: object) -> _Part:
+    shown = repr(str(path))
+    if not path.is_file():
+        raise FileNotFoundError(checks.message("source of Rows", "files that exist", shown, "Check the name."))
+    if path.suffix.lower() == ".parquet":
+        return _Parquet(path, columns, shown)
+    if path.suffix.lower() != ".npy":
+        must = f"files that end in {' or '.join(ENDINGS)}"
+        raise ValueError(checks.message("source of Rows", must, shown))
+    try:
+        array = io.read_array(path)
+    except ValueError as error:
+        raise ValueError(checks.message(shown, "a whole .npy file of numbers", str(error))) from error
+    return _Array(array, columns, shown)
+
+
+def _files(source: object) -> list[Path]:
+    """Return the files that are meant."""
+    if isinstance(source, (str, os.PathLike)):
+        place = Path(source)
+        if not place.is_dir():
+            return [place]
+        found = sorted(path for path in place.iterdir() if path.suffix.lower() in ENDINGS and path.name[0] not in "._")
+        if not found:
+            must = f"a folder with files that end in {' or '.join(ENDINGS)}"
+            raise FileNotFoundError(checks.message("source of Rows", must, repr(str(source))))
+        return found
+    if isinstance(source, Sequence) and source and all(isinstance(one, (str, os.PathLike)) for one in source):
+        return [Path(one) for one in source]
+    must = "a file, a folder, several files or an array"
+    raise TypeError(checks.message("source of Rows", must, type(source).__name__))

@@ -1,0 +1,367 @@
+"""The commands on one's own tables, and what they say when it fails."""
+
+from __future__ import annotations
+
+import csv
+import json
+import re
+import warnings
+from pathlib import Path
+
+import numpy as np
+import pandas
+import pytest
+
+import askew
+from askew.cli import main, shell
+from askew.cli.inputs import load_model
+from askew.cli.shell import UNSAFE
+from askew.cli.tables import load_bundled
+
+FAST = ["--steps", "20"]
+
+
+def run(capsys: pytest.CaptureFixture[str], *words: object) -> tuple[int, str, str]:
+    """Return the exit code, what was printed and what was complained."""
+    with pytest.raises(SystemExit) as stopped:
+        main([str(word) for word in words])
+    printed = capsys.readouterr()
+    return int(stopped.value.code or 0), printed.out, printed.err
+
+
+@pytest.fixture(scope="module")
+def table(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A table with an identifier, a category, gaps, and a class with three rows."""
+    frame = load_bundled("iris")
+    frame = frame.iloc[[*range(50), *range(50, 100), 100, 101, 102]].reset_index(drop=True)
+    frame.insert(0, "id", [f"flower-{number}" for number in range(len(frame))])
+    frame["colour"] = np.where(frame.index % 3 == 0, "red", "blue")
+    frame.loc[5, "petal length (cm)"] = np.nan
+    frame.loc[7, "class"] = None
+    path = tmp_path_factory.mktemp("tables") / "flowers.csv"
+    frame.to_csv(path, index=False)
+    return path
+
+
+@pytest.fixture(scope="module")
+def model(table: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("models") / "model"
+    with pytest.raises(SystemExit, match="0"):
+        main(["learn", str(table), "--label", "class", "--encoder", "none", *FAST, "-o", str(folder)])
+    return folder
+
+
+def test_compare(table: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    names = "mahalanobis,euclidean"
+    words = ["compare", table, "--label", "class", "--divergence", names, "--folds", 2, "--jobs", 1, *FAST]
+    code, out, err = run(capsys, *words, "-o", tmp_path / "out")
+    assert (code, err) == (0, "")
+    for part in (
+        "102 rows, 6 features, 3 classes",
+        "id: left out, it looks like names or free text",
+        "colour: a category of 2 levels",
+        "1 gap filled by the median",
+        "1 row left out, without a label",
+        "kNN accuracy",
+        "Best: mahalanobis",
+        "over euclidean",
+    ):
+        assert part in out
+    assert (tmp_path / "out" / "report.html").stat().st_size > 10_000
+    learner, columns = load_model(tmp_path / "out" / "model")
+    assert learner.divergence == "mahalanobis"
+    assert columns is not None
+    assert len(columns.features) == learner.n_features_in_ == 6
+
+
+def test_compare_as_json(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    words = ["compare", "--dataset", "iris", "--divergence", "euclidean", "--folds", 2, "--jobs", 1, "--json"]
+    code, out, _ = run(capsys, *words, "-o", tmp_path)
+    found = json.loads(out)
+    assert code == 0
+    assert found["best"] == "euclidean"
+    assert found["leaderboard"][0]["scores"]["map"]["mean"] > 0.7
+    assert Path(found["report"]).is_file()
+
+
+def test_learned_model_takes_other_tables(
+    model: Path, table: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    code, out, err = run(capsys, "index", model, table, "--id", "id", "--kind", "exact", "-o", tmp_path / "index")
+    assert (code, err) == (0, "")
+    assert "103 items" in out
+    code, out, err = run(capsys, "search", tmp_path / "index", table, "-k", 2, "--id", "id", "--json")
+    hits = json.loads(out)["hits"]
+    assert (code, err, len(hits)) == (0, "", 206)
+    # Every flower is nearest to itself, but for those that are the same in all features.
+    own = [hit["query"] == hit["item"] or hit["divergence"] == 0 for hit in hits if hit["rank"] == 1]
+    assert all(own)
+    code, out, _ = run(capsys, "search", tmp_path / "index", table, "-k", 3, "-o", tmp_path / "hits.csv")
+    assert "... and 289 more; all are in the file." in out
+    with (tmp_path / "hits.csv").open() as file:
+        assert len(list(csv.DictReader(file))) == 309
+
+
+@pytest.mark.parametrize("kind", ["auto", "flat"])
+def test_index_in_faiss_in_both_directions(
+    kind: str, model: Path, table: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    pytest.importorskip("faiss")
+    learner, columns = load_model(model)
+    assert columns is not None
+    import pandas
+
+    points = columns.encode(pandas.read_csv(table))
+    matrix = learner.pairwise(points)
+    for direction, expected in (("query-first", matrix), ("query-second", matrix.T)):
+        folder = tmp_path / direction
+        assert run(capsys, "index", model, table, "--kind", kind, "--direction", direction, "-o", folder)[0] == 0
+        hits = json.loads(run(capsys, "search", folder, table, "-k", 5, "--json")[1])["hits"]
+        values = np.array([hit["divergence"] for hit in hits]).reshape(-1, 5)
+        np.testing.assert_allclose(values, np.sort(expected, 1)[:, :5], rtol=1e-4, atol=1e-6)
+
+
+def test_cluster(model: Path, table: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    code, out, err = run(capsys, "cluster", model, table, "-k", 2, "--id", "id", "-o", tmp_path / "clusters.csv")
+    assert (code, err) == (0, "")
+    assert "cluster" in out
+    with (tmp_path / "clusters.csv").open() as file:
+        rows = list(csv.DictReader(file))
+    first = {row["cluster"] for row in rows[:50]}
+    assert len(rows) == 103
+    assert len(first) == 1  # setosa is far from all others
+    found = json.loads(run(capsys, "cluster", model, table, "-k", 2, "--json")[1])
+    assert sum(found["sizes"]) == 103
+
+
+def test_explore(model: Path, table: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    code, out, err = run(capsys, "explore", model, "-o", tmp_path / "a.html")
+    assert (code, err) == (0, "")
+    assert "a.html in a browser" in out
+    code, out, err = run(
+        capsys, "explore", model, "--data", table, "--label", "class", "-o", tmp_path / "b.html", "--json"
+    )
+    assert (code, err) == (0, "")
+    assert Path(json.loads(out)["explorer"]).stat().st_size > 10_000
+
+
+def test_learn_from_pairs_and_triplets(table: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    random = np.random.default_rng(0)
+    rows = random.integers(103, size=(60, 3))
+    names = [[f"flower-{number}" for number in row] for row in rows]
+    (tmp_path / "pairs.csv").write_text(
+        "a,b,value\n" + "".join(f"{a},{b},{abs(i - 30)}\n" for i, (a, b, _) in enumerate(names))
+    )
+    (tmp_path / "triplets.csv").write_text("anchor,near,far\n" + "".join(",".join(row) + "\n" for row in names))
+    common = [table, "--drop", "class", "--id", "id", "--encoder", "none", *FAST]
+    code, _, err = run(
+        capsys, "learn", *common, "--pairs", tmp_path / "pairs.csv", "--target", "value", "-o", tmp_path / "p"
+    )
+    assert (code, err) == (0, "")
+    assert isinstance(askew.load(tmp_path / "p"), askew.PairRegressor)
+    code, _, err = run(capsys, "learn", *common, "--triplets", tmp_path / "triplets.csv", "-o", tmp_path / "t")
+    assert (code, err) == (0, "")
+    assert isinstance(askew.load(tmp_path / "t"), askew.TripletLearner)
+
+
+@pytest.mark.parametrize(
+    ("words", "complaint"),
+    [
+        (["compare"], "input must be either a TABLE or --dataset NAME. Got neither"),
+        (["compare", "TABLE"], "--label must be the column with the classes, one of id, sepal"),
+        (["compare", "TABLE", "--label", "clas"], "Did you mean 'class'"),
+        (["compare", "TABLE", "--label", "id"], "Numbers to predict are learned from pairs"),
+        (["compare", "TABLE", "--label", "class", "--divergence", "nbdd"], "Did you mean 'nbd'"),
+        (["compare", "nowhere.csv", "--label", "class"], "TABLE must be a file that exists"),
+        (["compare", "--dataset", "wines"], "Did you mean 'wine'"),
+        (["learn", "TABLE"], "what to learn from must be one of --label, --pairs"),
+        (["learn", "TABLE", "--label", "class", "--triplets", "TABLE"], "Got --triplets and --label"),
+        (["learn", "TABLE", "--pairs", "TABLE"], "--target must be the column of values"),
+        (["learn", "TABLE", "--triplets", "TABLE"], "a table with 3 columns that name rows"),
+        (["learn", "TABLE", "--label", "class", "--encoder", "cnn"], "--encoder must be one of"),
+        (["index", "nowhere", "TABLE"], "with a model.json"),
+        (["index", "MODEL", "TABLE", "--kind", "tree"], "--kind must be one of"),
+        (["index", "MODEL", "TABLE", "--id", "class"], "in which no value comes twice"),
+        (["search", "nowhere", "TABLE"], "with an index.json"),
+        (["cluster", "MODEL", "TABLE", "-k", "0"], "n_clusters"),
+        (["explore", "MODEL", "--label", "class"], "--label must be given with --data"),
+        (["bench", "nothing"], "name of a divergence must be one of"),
+        (["datasets", "--download", "nothing"], "--download must be one of"),
+    ],
+)
+def test_mistakes_are_one_line(
+    words: list[str],
+    complaint: str,
+    table: Path,
+    model: Path,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    places = {"TABLE": str(table), "MODEL": str(model)}
+    code, out, err = run(capsys, *(places.get(word, word) for word in words))
+    assert code == 2
+    assert complaint in err
+    assert err.count("\n") == 1
+    assert err.startswith("askew: ")
+    assert "Traceback" not in out + err
+    assert not any(tmp_path.glob("**/*.html"))
+
+
+def test_table_without_the_columns(model: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "other.csv").write_text("a,b\n1,2\n")
+    code, _, err = run(capsys, "cluster", model, tmp_path / "other.csv", "-k", 2)
+    assert code == 2
+    assert "one without 'sepal length (cm)'" in err
+
+
+def test_bench_and_datasets(capsys: pytest.CaptureFixture[str]) -> None:
+    code, out, _ = run(capsys, "bench", "mahalanobis", "kl", "--dim", 3, "--batch", 10, "--json")
+    assert code == 0
+    assert set(json.loads(out)["milliseconds"]["pairwise"]) == {"mahalanobis", "kl"}
+    assert "mahalanobis" in run(capsys, "bench", "mahalanobis", "--dim", 3, "--batch", 10)[1]
+    code, out, _ = run(capsys, "datasets")
+    assert code == 0
+    assert "iris, wine, breast-cancer, digits" in out
+    assert "mnist" in [one["name"] for one in json.loads(run(capsys, "datasets", "--json")[1])["datasets"]]
+
+
+@pytest.mark.parametrize(
+    "command", ["compare", "learn", "index", "search", "cluster", "explore", "reproduce", "report", "bench", "datasets"]
+)
+def test_help_has_an_example(command: str, capsys: pytest.CaptureFixture[str]) -> None:
+    code, out, _ = run(capsys, command, "--help")
+    assert code == 0
+    assert f"Example: askew {command}" in out
+
+
+def run_code(text: str) -> None:
+    exec(compile(text, "docs/command-line.md", "exec"), {})
+
+
+def test_commands_of_the_page_run(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Every command of docs/command-line.md, in its order; the trainings are shortened."""
+    page = Path(__file__).parents[1] / "docs" / "command-line.md"
+    commands = [
+        line.split()[1:]
+        for block in re.findall(r"```sh\n(.*?)```", page.read_text(encoding="utf-8"), flags=re.DOTALL)
+        for line in block.splitlines()
+    ]
+    assert [words[0] for words in commands][:2] == ["compare", "learn"]
+    monkeypatch.chdir(tmp_path)
+    first, last = re.findall(r"```python\n(.*?)```", page.read_text(encoding="utf-8"), flags=re.DOTALL)
+    run_code(first)
+    shorter = {
+        "compare": ["--divergence", "mahalanobis,euclidean", "--folds", "2", "--jobs", "1", *FAST],
+        "learn": ["--encoder", "none", *FAST],
+        "bench": ["--batch", "10"],
+    }
+    for words in commands:
+        code, _, err = run(capsys, *words, *shorter.get(words[0], []))
+        assert (code, err) == (0, ""), words
+    for file in ("askew-out/report.html", "hits.csv", "clusters.csv", "explorer.html"):
+        assert Path(file).is_file()
+    run_code(last)
+    assert capsys.readouterr().out == "mahalanobis\n"
+
+
+# ---------------------------------------------------------------------- names that a terminal would obey
+
+
+LETTERS = "Zürich שלום می‌خواهم 👩‍🔬 ½"
+ORDERS = "\x1b]0;owned\x07\x1b[2J\r\x9b31m\u202egnp.\u2066\x00\nall is well"
+
+
+@pytest.fixture(scope="module")
+def hostile(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A table whose file, columns, rows, classes and categories are called by what a terminal obeys."""
+    pytest.importorskip("pyarrow")
+    random = np.random.default_rng(0)
+    orders = ORDERS.replace("\x00", "")  # no table holds that
+    frame = pandas.DataFrame(random.normal(size=(24, 2)), columns=["a" + orders, LETTERS])
+    frame.iloc[3, 0] = np.nan
+    frame["kind" + orders] = np.where(np.arange(24) % 2, "x" + orders, "y")
+    frame["class" + orders] = np.where(
+        np.arange(24) < 12, "one" + orders, np.where(np.arange(24) < 23, LETTERS, "rare")
+    )
+    frame["name"] = [f"{number}{LETTERS}{orders}" for number in range(24)]
+    path = tmp_path_factory.mktemp("hostile") / "rows\x1b[2J\u202e.parquet"
+    frame.to_parquet(path, index=False)
+    return path
+
+
+def test_orders_to_the_terminal_are_shown_and_not_given(
+    hostile: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    label, out = "class" + ORDERS.replace("\x00", ""), tmp_path / "out\x1b[2J"
+    chosen = ["--divergence", "euclidean", "--folds", 2, "--jobs", 1]
+    commands = [
+        ["compare", hostile, "--label", label, *chosen, "-o", out],
+        ["learn", hostile, "--label", label, "--encoder", "none", *FAST, "-o", tmp_path / "model"],
+        ["index", tmp_path / "model", hostile, "--id", "name", "--kind", "exact", "-o", tmp_path / "index"],
+        ["search", tmp_path / "index", hostile, "-k", 2, "--id", "name"],
+        ["cluster", tmp_path / "model", hostile, "-k", 2, "--id", "name"],
+        ["explore", tmp_path / "model", "-o", tmp_path / "a\x1b[2J.html"],
+        # Mistakes, told by the commands and by what reads their words.
+        ["compare", hostile],
+        ["learn", hostile, "--label", "a" + label, "-o", tmp_path / "model"],
+        ["cluster", tmp_path / "model", tmp_path / "none\x1b[2J\udcff.csv", "-k", 2],
+        ["cluster", tmp_path / "model", hostile, "-k", "2\x1b[2J"],
+        ["cluster", tmp_path / "model", hostile, "extra\x1b[2J", "-k", 2],
+        ["cluster", "--no\x1b[2J"],
+        ["\x1b[2J"],
+        ["--debug", "learn", hostile, "--label", "a" + label, "-o", tmp_path / "model"],
+    ]
+    texts = []
+    for number, words in enumerate(commands):
+        code, printed, complained = run(capsys, *words)
+        assert (code == 0) == (number < 6), (words, complained)
+        assert not UNSAFE.search(printed + complained), words
+        assert "\nall is well" not in printed + complained
+        texts.append(printed + complained)
+    everything = "".join(texts)
+    assert "a\\x1b]0;owned\\x07\\x1b[2J\\r\\x9b31m\\u202egnp.\\u2066\\nall is well: 1 gap filled" in texts[0]
+    assert "Classes with fewer rows than folds are judged in some folds only: rare (1)." in texts[0]
+    assert "Zürich שלום" in texts[3]  # what is longer is folded there
+    assert LETTERS in texts[6]
+    assert everything.count("\\x1b[2J") > 20
+
+
+def test_orders_to_the_terminal_in_json(hostile: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    label = "class" + ORDERS.replace("\x00", "")
+    words = ["learn", hostile, "--label", label, "--encoder", "none", *FAST, "-o", tmp_path / "model", "--json"]
+    code, out, _ = run(capsys, *words)
+    assert code == 0
+    assert not UNSAFE.search(out)
+    found = json.loads(out)
+    assert found["features"][:2] == ["a" + ORDERS.replace("\x00", ""), LETTERS]
+    assert LETTERS in out
+
+
+def test_warnings_are_shown_and_not_obeyed(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    texts = []
+
+    def warned() -> list[str]:
+        # What warn() would print, if it were not for pytest.
+        texts.append(warnings.formatwarning(f"{LETTERS} {ORDERS}", UserWarning, "file", 1))  # type: ignore[arg-type]
+        return []
+
+    monkeypatch.setattr("askew_paper.cli.bundled_names", warned)
+    assert run(capsys, "datasets")[0] == 0
+    assert texts[0].startswith(f"askew: {LETTERS} \\x1b]0;owned\\x07")
+    assert not UNSAFE.search("".join(texts))
+    assert texts[0].count("\n") == 1
+
+
+def test_colours_of_tables_stay(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("FORCE_COLOR", "1")
+    monkeypatch.setenv("TERM", "xterm")
+    shell.table(("name\x1b[2J", "value"), [("a\x1b[31m", "1"), ("b", "2")], best=0)
+    out = capsys.readouterr().out
+    assert "\x1b[1" in out  # bold, by us
+    assert "\x1b[2J" not in out
+    assert "\x1b[31m" not in out
+    assert "a\\x1b[31m" in out
