@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated
 
@@ -55,14 +55,10 @@ def _reproduce(
     seeds: Annotated[int | None, typer.Option(help="Repetitions.", show_default="as is usual for each")] = None,
     jobs: Annotated[int, typer.Option(help="Runs at the same time, which share the cores.")] = 1,
     output: Annotated[Path, typer.Option("-o", "--output", help="Folder of the results.")] = RESULTS,
-    listing: Annotated[bool, typer.Option("--list", help="Say what there is and how long it takes.")] = False,
 ) -> None:
     """Run experiments; stopped at any moment, the same command goes on where it was."""
     experiments = chosen(names or [])
     check_scale(scale)
-    if listing:
-        _list(experiments, output)
-        return
     if not experiments:
         raise ValueError("There are no experiments to run.")
     able = [experiment for experiment in experiments if names or scale in experiment.seeds]
@@ -79,13 +75,18 @@ def _reproduce(
     say(f"{len(rows)} rows in {str(output)!r}. Tables of them: askew-paper report {output} -o report")
 
 
-def _list(experiments: Iterable[Experiment], folder: Path) -> None:
+@app.command("list", epilog="Example: askew-paper list roads")
+def _list(
+    names: Annotated[list[str] | None, typer.Argument(metavar="NAME", help="Experiments; all if none.")] = None,
+    output: Annotated[Path, typer.Option("-o", "--output", help="Folder of the results.")] = RESULTS,
+) -> None:
     """Print what each experiment makes, needs and takes, and which rows there are already."""
+    folder = output
     try:
         rows = read(folder)
     except FileNotFoundError:
         rows = []
-    for experiment in experiments:
+    for experiment in chosen(names or []):
         say(f"{experiment.name}: {experiment.title}")
         say(f"  makes  {', '.join(experiment.makes)}")
         say(f"  needs  {', '.join(experiment.needs) or 'nothing else'}")

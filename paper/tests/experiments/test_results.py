@@ -295,7 +295,7 @@ def test_two_processes_do_not_mix_their_lines(path: Path) -> None:
 
 
 def test_results_that_are_not_there(tmp_path: Path) -> None:
-    with pytest.raises(FileNotFoundError, match=r"must be a folder with .jsonl files.*Make them with: askew reproduce"):
+    with pytest.raises(FileNotFoundError, match=r"must be a folder with .jsonl files.*Make them with: askew-paper run"):
         read(tmp_path)
 
 

@@ -375,7 +375,7 @@ def test_names_in_results_cannot_break_out_of_the_page() -> None:
 def test_experiment_without_rows_is_shown_as_missing() -> None:
     [section] = sections([], [SUMS])
     assert section.scale == "paper"
-    assert "No results yet. Make them with: askew reproduce sums --scale paper" in section.notes
+    assert "No results yet. Make them with: askew-paper run sums --scale paper" in section.notes
     assert "missing (0.500)" in text([section])
 
 

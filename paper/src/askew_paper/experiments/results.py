@@ -51,7 +51,7 @@ def read(folder: str | os.PathLike[str]) -> list[Row]:
     """
     files = sorted(Path(folder).glob("*.jsonl"))
     if not files:
-        must, hint = "a folder with .jsonl files", "Make them with: askew reproduce"
+        must, hint = "a folder with .jsonl files", "Make them with: askew-paper run"
         raise FileNotFoundError(checks.message("folder of results", must, repr(os.fspath(folder)), hint))
     return [row for file in files for row in RowFile(file).rows.values()]
 

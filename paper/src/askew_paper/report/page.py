@@ -82,7 +82,7 @@ def _origin(comparison: Comparison) -> list[str]:
     notes = []
     rows = comparison.rows
     if not rows:
-        command = f"askew reproduce {comparison.experiment.name} --scale {comparison.scale}"
+        command = f"askew-paper run {comparison.experiment.name} --scale {comparison.scale}"
         notes.append(f"No results yet. Make them with: {command}")
     else:
         versions = sorted({f"{name} {version}" for row in rows for name, version in row.versions.items()})
