@@ -88,6 +88,8 @@ def folder_of(name: str, tmp_path: Path) -> Path:
 
 @pytest.mark.parametrize("name", MODELS)
 def test_models(name: str, tmp_path: Path) -> None:
+    if "resnet" in name:
+        pytest.importorskip("askew_paper")  # has these networks
     options = OPTIONS.get(name, {})
     loaded = askew.load(folder_of(name, tmp_path), **options)
     text, kept = stored(loaded)
@@ -96,7 +98,7 @@ def test_models(name: str, tmp_path: Path) -> None:
     inputs = arrays(name, "in")
     found = computed(loaded, inputs) if inputs else {}
     check_equal(found, arrays(name, "out"), name)
-    if "resnet" in name:  # as large as the file is, twice is enough of it
+    if "resnet" in name:  # up to 44 MB, too much to write again
         return
     askew.save(loaded, tmp_path / "again")
     again = askew.load(tmp_path / "again", **options)
