@@ -9,8 +9,6 @@ from pathlib import Path
 import pytest
 
 FOLDER = Path(__file__).parent
-# Of the process that forks, which alone imports them; the first knows no Windows.
-collect_ignore = ["harm.py", "scenes.py", "nursery.py"]
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
@@ -21,9 +19,9 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 
 @pytest.fixture(scope="session")
-def nursery() -> Iterator[object]:
-    from faults.nursery import Nursery
+def server() -> Iterator[object]:
+    from fault_injection.fork_server import ForkServer
 
-    found = Nursery()
+    found = ForkServer()
     yield found
     found.close()

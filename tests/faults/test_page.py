@@ -18,14 +18,15 @@ def test_tests_in_the_table_exist() -> None:
     assert len(rows) > 10
     named = set()
     for row in rows:
-        found = re.findall(r"`(tests/[\w/]+\.py)::(test_\w+)`", row)
+        found = re.findall(r"`((?:paper/)?tests/[\w/]+\.py)::(test_\w+)`", row)
         assert found, row
         for file, name in found:
             assert name in names_in(ROOT / file), f"{file}::{name}"
         named |= set(found)
     here = {
         (path.relative_to(ROOT).as_posix(), name)
-        for path in Path(__file__).parent.glob("test_*.py")
+        for folder in ("tests/faults", "paper/tests/faults")
+        for path in (ROOT / folder).glob("test_*.py")
         if path != Path(__file__)
         for name in names_in(path)
     }

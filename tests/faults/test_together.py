@@ -6,20 +6,20 @@ import importlib.util
 from pathlib import Path
 
 import pytest
-from faults.nursery import Nursery
+from fault_injection.fork_server import ForkServer
 
 needs_faiss = pytest.mark.skipif(importlib.util.find_spec("faiss") is None, reason="faiss is not installed")
 
 
 @pytest.mark.parametrize("subject", ["model", "exact index", pytest.param("graph index", marks=needs_faiss)])
-def test_one_waits_for_the_other(subject: str, nursery: Nursery, tmp_path: Path) -> None:
+def test_one_waits_for_the_other(subject: str, server: ForkServer, tmp_path: Path) -> None:
     """A process is stopped before each change of the disk, and another one writes meanwhile."""
     old = tmp_path / "old" / "files"
     new = tmp_path / "other" / "files"
-    _, first, _, second = nursery.child(
+    _, first, _, second = server.child(
         ("make", subject, old, 1), ("look", subject, old), ("make", subject, new, 2), ("look", subject, new)
     )
-    (outcomes,) = nursery.child(("interleaved_everywhere", subject, tmp_path / "both" / "files", old))
+    (outcomes,) = server.child(("interleaved_everywhere", subject, tmp_path / "both" / "files", old))
     assert isinstance(outcomes, list), outcomes
     assert len(outcomes) >= 4
     for codes, _, found, files in outcomes:
@@ -31,13 +31,13 @@ def test_one_waits_for_the_other(subject: str, nursery: Nursery, tmp_path: Path)
 
 
 @pytest.mark.parametrize("subject", ["model", pytest.param("graph index", marks=needs_faiss)])
-def test_reading_while_others_write(subject: str, nursery: Nursery, tmp_path: Path) -> None:
+def test_reading_while_others_write(subject: str, server: ForkServer, tmp_path: Path) -> None:
     """Whatever a reader finds is a whole version of one of the writers."""
     versions = []
     for version in (1, 2):
         folder = tmp_path / str(version) / "files"
-        versions.append(nursery.child(("make", subject, folder, version), ("look", subject, folder))[1])
-    (outcome,) = nursery.child(("read_meanwhile", subject, tmp_path / "both" / "files", 15))
+        versions.append(server.child(("make", subject, folder, version), ("look", subject, folder))[1])
+    (outcome,) = server.child(("read_meanwhile", subject, tmp_path / "both" / "files", 15))
     assert isinstance(outcome, list), outcome
     seen, codes, last = outcome
     assert codes == [0, 0]
@@ -45,30 +45,15 @@ def test_reading_while_others_write(subject: str, nursery: Nursery, tmp_path: Pa
     assert all(found in versions for found in seen)
 
 
-def test_two_runs_with_one_checkpoint(nursery: Nursery, tmp_path: Path) -> None:
+def test_two_runs_with_one_checkpoint(server: ForkServer, tmp_path: Path) -> None:
     """Both write whole files, and going on from the last one gives what one of them alone gives."""
     old = tmp_path / "old" / "files"
-    _, whole = nursery.child(("make", "checkpoint", old, 1), ("train", tmp_path / "alone"))
-    (outcomes,) = nursery.child(("interleaved_everywhere", "checkpoint", tmp_path / "both" / "files", old))
+    _, whole = server.child(("make", "checkpoint", old, 1), ("train", tmp_path / "alone"))
+    (outcomes,) = server.child(("interleaved_everywhere", "checkpoint", tmp_path / "both" / "files", old))
     assert isinstance(outcomes, list), outcomes
     assert len(outcomes) >= 4
     for codes, _, step, files in outcomes:
         assert codes == [0, 0]
         assert step in (3, 6, 9, 12)
         assert files == ["run", "run/state"]
-    assert nursery.child(("train", tmp_path / "both" / "files" / "run" / "state")) == [whole]
-
-
-def test_two_runs_with_one_folder_of_rows(nursery: Nursery, tmp_path: Path) -> None:
-    """Each row is there once, whichever process has written it."""
-    old, new = tmp_path / "old" / "files", tmp_path / "other" / "files"
-    nursery.child(("make", "rows", old, 1))
-    _, second = nursery.child(("make", "rows", new, 2), ("look", "rows", new))
-    (outcomes,) = nursery.child(("interleaved_everywhere", "rows", tmp_path / "both" / "files", old, 2))
-    assert isinstance(outcomes, list), outcomes
-    assert len(outcomes) >= 8
-    for codes, _, rows, _ in outcomes:
-        assert codes == [0, 0]
-        assert sorted(rows) == sorted(second)
-    # The second one waits where the first is stopped with the file in its hands, and goes ahead where it is not.
-    assert {waited for _, waited, _, _ in outcomes} == {True, False}
+    assert server.child(("train", tmp_path / "both" / "files" / "run" / "state")) == [whole]

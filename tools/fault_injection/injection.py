@@ -1,4 +1,4 @@
-"""Faults, done to processes and file systems for real: steps of the children of a nursery."""
+"""Faults injected into real processes and file systems: what a child of the fork server can be told to do."""
 
 from __future__ import annotations
 
@@ -21,10 +21,7 @@ from typing import Any
 
 import numpy as np
 import torch
-from askew_paper.data import download, images
-from askew_paper.data.files import Source, register
-from askew_paper.experiments import workers
-from faults.scenes import CommandError, command, look, make, train
+from fault_injection.scenes import CommandError, command, look, make, train
 from torch import distributed
 from torch.utils.data import DataLoader, TensorDataset
 
@@ -32,16 +29,13 @@ import askew
 
 __all__ = [
     "command",
-    "decode_at",
     "deny_writing",
-    "fetch",
     "forget_fallocate",
     "interleaved_everywhere",
     "jump",
     "killed_at_every_byte",
     "killed_everywhere",
     "killed_within_a_write",
-    "let_a_worker_die",
     "look",
     "make",
     "mount_small_disk",
@@ -167,11 +161,6 @@ def _series(subject: str, folder: str, old: str, arm: Callable[[Any], None], poi
         if code == 0:
             break
     return outcomes
-
-
-def let_a_worker_die() -> None:
-    """Let the process that computes one of the cells be killed in it."""
-    os.environ["ASKEW_TEST_DIES"] = "1"
 
 
 def interleaved_everywhere(subject: str, folder: str, old: str, other: int = 1) -> list[list[Any]]:
@@ -358,45 +347,6 @@ def jump(seconds: float) -> None:
     # These never go back, but jump forward when a machine wakes up.
     time.monotonic = jumping(time.monotonic, seconds < 0)
     time.perf_counter = jumping(time.perf_counter, seconds < 0)
-
-    class Clock(datetime.datetime):
-        @classmethod
-        def now(cls, tz: datetime.tzinfo | None = None) -> datetime.datetime:
-            return datetime.datetime.fromtimestamp(time.time(), tz)
-
-    workers.datetime = Clock  # type: ignore[misc]
-
-
-def decode_at(folder: str, moments: list[int]) -> list[list[int]]:
-    """Decode a file that changes, with the times of files set to some moments; return what was seen, and how often."""
-    os.environ["ASKEW_CACHE"] = f"{folder}/cache"
-    file = Path(folder) / "a.bin"
-    decoded = 0
-
-    def decode() -> tuple[Any, Any]:
-        nonlocal decoded
-        decoded += 1
-        return np.frombuffer(file.read_bytes(), np.uint8).reshape(-1, 1), np.arange(4)
-
-    seen = []
-    for number, moment in enumerate(moments):
-        file.write_bytes(bytes([number] * 4))
-        os.utime(file, (moment, moment))
-        # The second time from the cache, which may itself be of any time.
-        for _ in range(2):
-            pixels, _ = images._cached("test", [file], decode)
-            os.utime(Path(folder) / "cache" / "decoded" / "test.npz", (moments[0] - moment,) * 2)
-        seen.append([int(pixels[-1, 0]), decoded])
-    return seen
-
-
-# ---------------------------------------------------------------------- downloads
-
-
-def fetch(server: str, folder: str, sha256: str) -> str:
-    """Download a file from an address that has the number of this process in it."""
-    register("a file", [Source("a.bin", f"{server}/{os.getpid()}/a.bin", sha256=sha256)])
-    return str(download("a file", folder, progress=False)[0])
 
 
 # ---------------------------------------------------------------------- several processes that train together

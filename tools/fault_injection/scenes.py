@@ -8,21 +8,17 @@ if that is neither.
 from __future__ import annotations
 
 import contextlib
-import hashlib
 import importlib.util
 import io
 import os
 import signal
 import tempfile
-import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
-from askew_paper.experiments.description import EXPERIMENTS, MAE, Cell, Experiment, Outcome, grid, register
-from askew_paper.experiments.results import read, surroundings
 
 import askew
 from askew import io as askew_io
@@ -43,20 +39,20 @@ class StoppedError(Exception):
     """Raised in the middle of a training."""
 
 
-def command(*words: object) -> dict[str, Any]:
+def command(*words: object, run: Callable[[list[str]], None] = main) -> dict[str, Any]:
     """Run a command of askew in this process and return what a shell sees of it."""
     out, err, code = io.StringIO(), io.StringIO(), 0
     with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
         try:
-            main([str(word) for word in words])
+            run([str(word) for word in words])
         except SystemExit as end:
             code = int(end.code or 0)
     return {"code": code, "out": out.getvalue(), "err": err.getvalue()}
 
 
-def succeed(*words: object) -> None:
+def succeed(*words: object, run: Callable[[list[str]], None] = main) -> None:
     """Run a command that must not fail; what it says is raised otherwise."""
-    found = command(*words)
+    found = command(*words, run=run)
     if found["code"]:
         raise CommandError(f"exit code {found['code']}: {found['err']}")
 
@@ -187,39 +183,6 @@ def look_at_checkpoint(folder: Path) -> int:
     return int(askew_io.unflatten(tensors, description["tree"])["counters"]["step"])
 
 
-# ---------------------------------------------------------------------- experiments
-
-
-def _cells(scale: str, seeds: int) -> Iterator[Cell]:
-    return grid("sums", scale, seeds, ["small"], ["exact", "slow"], {"size": 3})
-
-
-def _run(cell: Cell) -> Outcome:
-    if cell.method == "slow" and cell.seed == 1 and "ASKEW_TEST_DIES" in os.environ:
-        os.kill(os.getpid(), signal.SIGKILL)
-    value = float(torch.rand(3).sum())
-    return Outcome({"mae": value}, chosen={"options": "long " * 1000})
-
-
-def make_rows(folder: Path, version: int) -> None:
-    succeed("reproduce", "sums", "--scale", "toy", "--seeds", 2 * version, "-o", folder / "results")
-
-
-def look_at_rows(folder: Path) -> list[Any]:
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # half a line is told of, and what a next run does about it
-        rows = read(folder / "results")
-    return [[row.cell.method, row.cell.seed, row.scores["mae"]] for row in rows]
-
-
-def make_report(folder: Path, version: int) -> None:
-    succeed("report", f"{INGREDIENTS.name}/{version}/results", "-o", folder / "page.html")
-
-
-def look_at_report(folder: Path) -> str:
-    return hashlib.sha256((folder / "page.html").read_bytes()).hexdigest()
-
-
 # ---------------------------------------------------------------------- commands on tables
 
 
@@ -264,8 +227,6 @@ SUBJECTS: dict[str, tuple[Callable[[Path, int], None], Callable[[Path], Any]]] =
     "index added to": (make_grown, look_at_index),
     "index in scratch": (make_scratch, look_at_scratch),
     "checkpoint": (make_checkpoint, look_at_checkpoint),
-    "rows": (make_rows, look_at_rows),
-    "report": (make_report, look_at_report),
     "learn": (make_learned, look_at_learned),
     "index command": (make_indexed, look_at_indexed),
 }
@@ -283,15 +244,10 @@ def look(subject: str, folder: str) -> Any:
 
 def warm_up() -> None:
     """Do once what takes long the first time, so that no child has to."""
-    register(Experiment("sums", "Sums", ("table 1",), (MAE,), {"toy": 2}, {"toy": 1.0}, _cells, _run))
-    for name in [name for name in EXPERIMENTS if name != "sums"]:
-        del EXPERIMENTS[name]  # reports would have empty tables of them
-    surroundings()
     for version in (1, 2):
         place = Path(INGREDIENTS.name) / str(version)
-        place.mkdir()
+        place.mkdir(exist_ok=True)
         _write_table(place / "table.csv", version)
-        make_rows(place, version)
         make_learned(place, version)
     with tempfile.TemporaryDirectory() as folder:
         for subject in SUBJECTS:
