@@ -118,6 +118,50 @@ def test_schedule_rises_and_falls_to_nothing() -> None:
     assert all(a >= b for a, b in itertools.pairwise(rates[10:]))
 
 
+def test_cosine_and_constant_schedules() -> None:
+    def rates(schedule: str) -> list[float]:
+        return fit(model(), pairs(), Regression(), steps=100, learning_rate=1.0e-2, schedule=schedule, seed=0)[
+            "learning_rate"
+        ]
+
+    warm = [1e-2 * (step + 1) / 5 for step in range(5)]
+    assert rates("constant") == pytest.approx(warm + [1e-2] * 95)
+    falling = [1e-2 * (1 + np.cos(np.pi * step / 95)) / 2 for step in range(95)]
+    assert rates("cosine") == pytest.approx(warm + falling)
+
+
+def test_schedule_is_a_function_of_the_step() -> None:
+    """It is called once for each step, in order, and its factor is exactly that of the learning rate."""
+    calls: list[tuple[int, int]] = []
+
+    def halving(step: int, steps: int) -> float:
+        calls.append((step, steps))
+        return 0.5**step
+
+    rates = fit(model(), pairs(), Regression(), steps=6, learning_rate=0.03, schedule=halving, seed=0)["learning_rate"]
+    assert calls == [(step, 6) for step in range(6)]
+    assert rates == [0.03 * 0.5**step for step in range(6)]
+
+
+def test_schedule_equals_an_optimizer_that_sets_its_own_rate() -> None:
+    """Bit for bit: what a subclass of Adam would do in its step, a schedule does."""
+    rates = (3e-2, 1e-2, 1e-3)
+
+    class Falling(torch.optim.Adam):
+        taken = 0
+
+        def step(self, closure: object = None) -> None:  # type: ignore[override]
+            for group in self.param_groups:
+                group["lr"] = rates[self.taken * 3 // 12]
+            self.taken += 1
+            super().step()
+
+    ours, theirs = model(), model()
+    fit(theirs, pairs(), Regression(), steps=12, optimizer=lambda some: Falling(some, fused=True), seed=0)
+    fit(ours, pairs(), Regression(), steps=12, learning_rate=1.0, schedule=lambda i, n: rates[i * 3 // n], seed=0)
+    assert same(weights(ours), weights(theirs))
+
+
 def test_own_optimizer_keeps_the_ratio_of_its_rates() -> None:
     seen: list[list[float]] = []
 
@@ -265,6 +309,109 @@ def test_validation_does_not_change_the_course() -> None:
 
     fit(watched, pairs(), Regression(), epochs=3, batch_size=50, seed=0, validation=validation)
     assert same(weights(plain), weights(watched))
+
+
+# ---------------------------------------------------------------------- callback
+
+
+def test_callback_sees_each_epoch_and_adds_numbers_to_its_row() -> None:
+    states: list[tuple[int, str, bool, bool]] = []
+
+    def callback(D: nn.Module, history: History) -> None:
+        states.append((len(history), history.stopped, D.training, torch.is_grad_enabled()))
+        history.rows[-1]["score"] = np.float32(len(states) / 2)  # becomes a plain number
+
+    history = fit(model(), pairs(), Regression(), epochs=3, seed=0, callback=callback)
+    assert states == [(1, "running", False, False), (2, "running", False, False), (3, "finished", False, False)]
+    assert history["score"] == [0.5, 1.0, 1.5]
+    assert {type(value) for row in history.rows for value in row.values()} == {int, float}
+    assert history.stopped == "finished"
+
+
+def test_callback_stops_the_run() -> None:
+    D, whole = model(), model()
+    history = fit(D, pairs(), Regression(), epochs=9, seed=0, callback=lambda D, history: len(history) == 4)
+    assert (history.stopped, len(history)) == ("callback", 4)
+    assert not D.training
+    at_four: list[dict[str, Tensor]] = []
+    fit(whole, pairs(), Regression(), epochs=9, seed=0, callback=lambda D, _: at_four.append(weights(D)))
+    assert same(weights(D), at_four[3])  # its last weights: nothing was chosen
+
+
+def test_callback_comes_after_the_validation_and_leaves_the_best_weights() -> None:
+    scores, looks = iter([0.1, 0.9, 0.5]), list[dict[str, Tensor]]()
+
+    def callback(D: nn.Module, history: History) -> bool:
+        looks.append(weights(D))
+        return history.rows[-1]["validation"] == 0.5
+
+    D = model()
+    history = fit(D, pairs(), Regression(), epochs=9, seed=0, validation=lambda D: next(scores), callback=callback)
+    assert (history.stopped, history.best_step) == ("callback", 2)
+    assert same(weights(D), looks[1])
+
+
+def test_callback_does_not_change_the_course() -> None:
+    plain, watched = model(), model()
+    fit(plain, pairs(), Regression(), epochs=3, batch_size=50, seed=0)
+
+    def callback(D: nn.Module, history: History) -> None:
+        torch.rand(3)
+
+    fit(watched, pairs(), Regression(), epochs=3, batch_size=50, seed=0, callback=callback)
+    assert same(weights(plain), weights(watched))
+
+
+def test_callback_never_sees_weights_that_are_not_finite() -> None:
+    def callback(D: nn.Module, history: History) -> None:
+        assert all(torch.isfinite(tensor).all() for tensor in D.state_dict().values())
+
+    with pytest.raises(TrainingDivergedError) as e:
+        fit(model(), pairs(), breaking(8), steps=12, batch_size=50, seed=0, callback=callback)
+    assert len(e.value.history) == 1
+
+
+def test_callback_after_a_resume(tmp_path: Path) -> None:
+    """It is called for the epochs that end after the checkpoint, and sees the rows of all."""
+    file, calls = tmp_path / "run.safetensors", list[int]()
+
+    def callback(D: nn.Module, history: History) -> bool:
+        calls.append(len(history))
+        history.rows[-1]["size"] = float(sum(p.square().sum() for p in D.parameters()))
+        assert all("size" in row for row in history.rows)
+        return len(history) == 6
+
+    def run(D: nn.Module, interrupt_at: int, checkpoint: Path | None) -> History:
+        return fit(
+            D,
+            pairs(),
+            interrupting(interrupt_at),
+            epochs=10,
+            batch_size=50,
+            seed=0,
+            schedule=lambda step, steps: 1 / (1 + step),
+            callback=callback,
+            checkpoint=checkpoint,
+        )
+
+    whole, again = model(), model(1)
+    expected = run(whole, -1, None)
+    calls.clear()
+    assert run(model(), 14, file).stopped == "interrupted"  # in the middle of the fourth epoch
+    assert calls == [1, 2, 3]
+    found = run(again, -1, file)
+    assert calls == [1, 2, 3, 4, 5, 6]
+    assert (found.stopped, found["size"], found["loss"]) == ("callback", expected["size"], expected["loss"])
+    assert same(weights(whole), weights(again))
+    assert run(again, -1, file) == found  # a run that was stopped is over
+    assert len(calls) == 6
+
+
+def test_checkpoint_of_another_schedule_is_refused(tmp_path: Path) -> None:
+    file = tmp_path / "run.safetensors"
+    fit(model(), pairs(), Regression(), epochs=2, seed=0, checkpoint=file)
+    with pytest.raises(ValueError, match=r"of a run with schedule='cosine'\. Got schedule='linear' instead"):
+        fit(model(), pairs(), Regression(), epochs=2, seed=0, checkpoint=file, schedule="cosine")
 
 
 # ---------------------------------------------------------------------- trouble
@@ -574,6 +721,15 @@ def test_finished_run_is_read_and_not_repeated(tmp_path: Path) -> None:
         ({"batch_size": -1}, ValueError, "batch_size of fit must be a positive integer"),
         ({"learning_rate": 0}, ValueError, "learning_rate of fit must be a finite number above zero"),
         ({"warmup": 2}, ValueError, "warmup of fit must be a share of the steps"),
+        ({"schedule": "cosin"}, ValueError, "schedule of fit must be one of .* Did you mean 'cosine'"),
+        ({"schedule": 0.5}, TypeError, "schedule of fit must be one of .* or a function of step and steps. Got float"),
+        ({"schedule": lambda step, steps: -1}, ValueError, "the schedule of fit at step 0 must be a factor"),
+        ({"callback": 3}, TypeError, "callback of fit must be a function of the model and the history. Got int"),
+        (
+            {"callback": lambda D, history: history.rows[-1].update(name="a")},
+            TypeError,
+            "name in the row .* must be a number. Got str",
+        ),
         ({"clip": -1.0}, ValueError, "clip of fit must be a finite number above zero"),
         ({"patience": 3}, ValueError, "patience of fit must be None where there is no validation"),
         (

@@ -20,6 +20,7 @@ ALIKE = (
     "labels-twice/encoder",
     "pairs/encoder",
     "pairs/loader",
+    "pairs/called",
     "labels/validated",
     "labels/validated-by-loader",
     "triplets/encoder",
@@ -64,6 +65,10 @@ WRONG = {
     ),
     "pairs/other-calibrate": (
         "ValueError: calibrate of fit must be the same in all processes. Got True and, in process 1, False instead.",
+        False,
+    ),
+    "pairs/other-callback": (
+        "ValueError: callback of fit must be the same in all processes. Got False and, in process 1, True instead.",
         False,
     ),
     "pairs/other-model": (

@@ -185,6 +185,11 @@ def train(folder: Path, rank: int, size: int, case: str) -> None:
         validation = given
     if how == "validated-by-loader":
         validation = shares(given, "uneven", rank, size)
+
+    def callback(model: nn.Module, history: askew.training.History) -> bool:
+        history.rows[-1]["size"] = float(sum(p.square().sum() for p in model.parameters()))
+        return rank == size - 1  # one of them stops all
+
     loss = LOSSES[kind]()
     if how == "other-loss" and rank == 1:
         loss.more = torch.zeros(2)
@@ -204,6 +209,8 @@ def train(folder: Path, rank: int, size: int, case: str) -> None:
             warmup=0.0,
             calibrate=how not in LOADERS and not (how == "other-calibrate" and rank == 1),
             validation=validation,
+            callback=callback if how == "called" or (how == "other-callback" and rank == 1) else None,
+            schedule="constant" if how == "called" else "linear",
             seed=3 + (rank if how.startswith("shuffled") else 0),
             device="cpu",
         )
@@ -217,6 +224,9 @@ def train(folder: Path, rank: int, size: int, case: str) -> None:
         weights["factor"] = loss.factor.detach().numpy()
     if validation is not None:
         weights["validation"] = np.array(history["validation"])
+    if how == "called":
+        assert history.stopped == "callback"
+        weights["size"] = np.array(history["size"])
     np.savez(folder / f"{name}-{size}-{rank}.npz", loss=history["loss"], **weights)
 
 

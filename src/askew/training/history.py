@@ -18,11 +18,13 @@ class History:
     ----------
     rows : list of dict
         ``step``, ``epoch``, ``loss`` (mean over the steps since the last row), ``learning_rate``, ``seconds`` since the
-        start and, where there was one, ``validation`` (a score, larger is better). A table of any library is made from
+        start and, where there was one, ``validation`` (a score, larger is better) and
+        the numbers that a callback added. A table of any library is made from
         it, such as ``pandas.DataFrame(history.rows)``.
     stopped : str
-        ``"finished"``, ``"early"`` (no better validation score for some time), ``"interrupted"`` (Ctrl-C) or, in the
-        history of an error, ``"diverged"``.
+        ``"finished"``, ``"early"`` (no better validation score for some time), ``"callback"`` (which returned True),
+        ``"interrupted"`` (Ctrl-C) or, in the history of an error, ``"diverged"``. A callback sees ``"running"`` before
+        the last epoch.
     best_step : int or None
         The step whose weights the model has now, where they are those of the best validation score.
 

@@ -19,7 +19,8 @@ from askew.divergences import Divergence, Embedded
 from askew.losses import LabelLoss, Loss
 from askew.training.batches import Batches, LoaderBatches, batches
 from askew.training.history import History
-from askew.training.run import Objective, Run, Settings
+from askew.training.run import Callback, Objective, Run, Settings
+from askew.training.schedules import Schedule, make_schedule
 from askew.training.surroundings import best_device, interruption, tensorboard_writer
 from askew.training.team import Team, tensors_of
 
@@ -35,6 +36,7 @@ def fit(
     steps: int | None = None,
     batch_size: int | None = None,
     learning_rate: float | None = None,
+    schedule: str | Schedule = "linear",
     warmup: float = 0.05,
     optimizer: Callable[[Sequence[nn.Parameter]], Optimizer] | None = None,
     clip: float | None = None,
@@ -42,6 +44,7 @@ def fit(
     validation: object | Callable[[Divergence], float] | None = None,
     validate_every: int = 1,
     patience: int | None = None,
+    callback: Callback | None = None,
     checkpoint: str | os.PathLike[str] | None = None,
     checkpoint_every: int = 500,
     seed: int | None = None,
@@ -52,8 +55,8 @@ def fit(
 ) -> History:
     """Train a divergence, and the encoder in front of it if it has one, in place.
 
-    The loop is plain: Adam, a learning rate that rises over the first steps and then falls linearly to 0, one batch at
-    a time. The same seed gives the same weights, bit for bit, on the same machine; so does a run that was killed and
+    The loop is plain: Adam, a learning rate that rises over the first steps and then falls to 0, one batch at a time.
+    The same seed gives the same weights, bit for bit, on the same machine; so does a run that was killed and
     started again with the same ``checkpoint`` (with a loader, if its order comes from torch's generators or the number
     of the epoch).
 
@@ -74,8 +77,12 @@ def fit(
         Rows of a batch when ``data`` is arrays: 1000 by default, 128 for losses of all pairs.
     learning_rate
         Its peak: 3e-2 for a divergence alone and 1e-3 with an encoder by default.
+    schedule
+        The learning rate over the run, as a share of its peak: ``"linear"`` (falls to 0 in a line), ``"cosine"`` (falls
+        to 0 as a half cosine) or ``"constant"``, each after the warmup. Or a function ``schedule(step, steps)`` that
+        returns the factor of a step, counted from 0; it must depend on nothing else, or a run cannot be resumed.
     warmup
-        Share of the steps over which the learning rate rises.
+        Share of the steps over which the learning rate rises in a named schedule; 0 for none.
     optimizer
         Makes another optimiser than Adam from the list of parameters; its learning rates are the peaks then.
     clip
@@ -89,6 +96,12 @@ def fit(
         Epochs between two looks at it.
     patience
         Stop after so many looks without a better score.
+    callback
+        A function ``callback(model, history)``, called after each epoch and its validation; the run stops if it returns
+        True. The model is in evaluation mode, gradients are off, and the random state is restored afterwards, so that
+        looking changes nothing. Numbers that it adds to the row of the epoch, ``history.rows[-1]``, become part of the
+        history, of TensorBoard and of the checkpoint. A resumed run has the rows of all epochs, and calls it for those
+        that end after the checkpoint only. Several processes all call it; they stop if it returns True in any.
     checkpoint
         A file. The state of the run is written there every ``checkpoint_every`` steps and at the end; if it exists, the
         run goes on from there. A file of other settings or data is refused. Weights that are NaN or infinite are not
@@ -128,6 +141,18 @@ def fit(
     >>> history = askew.fit(model, (x, y, askew.make("kl", 3)(x, y)), askew.losses.Regression(), epochs=20, seed=0)
     >>> history["loss"][-1] < history["loss"][0]
     True
+
+    A constant learning rate, and a callback that measures an error after each epoch and stops when it is small:
+
+    >>> def measure(model, history):
+    ...     error = float((model(x, y) - askew.make("kl", 3)(x, y)).abs().mean())
+    ...     history.rows[-1]["error"] = error
+    ...     return error < 0.1
+    >>> model = askew.NeuralBregman(3)
+    >>> history = askew.fit(model, (x, y, askew.make("kl", 3)(x, y)), askew.losses.Regression(), epochs=200, seed=0,
+    ...                     schedule="constant", warmup=0, callback=measure)
+    >>> history.stopped, history["error"][-1] < 0.1, len(history) < 200
+    ('callback', True, True)
     """
     if not isinstance(model, nn.Module):
         raise TypeError(checks.message("model of fit", "an askew divergence", type(model).__name__))
@@ -137,6 +162,10 @@ def fit(
         batch_size = 128 if isinstance(loss, LabelLoss) else 1000
     if learning_rate is None:
         learning_rate = 1e-3 if any(isinstance(part, Embedded) for part in model.modules()) else 3e-2
+    follow = make_schedule(schedule, warmup)
+    if callback is not None and not callable(callback):
+        must = "a function of the model and the history"
+        raise TypeError(checks.message("callback of fit", must, type(callback).__name__))
     if not 0 <= warmup <= 1:
         raise ValueError(checks.message("warmup of fit", "a share of the steps, between 0 and 1", warmup))
     if patience is not None and validation is None:
@@ -168,12 +197,18 @@ def fit(
         seed=team.of_all(seed)[0],
         autocast=autocast,
         data=source.fingerprint(),
-        loss=repr(loss) if isinstance(loss, nn.Module) else getattr(loss, "__qualname__", type(loss).__name__),
-        optimizer="Adam" if optimizer is None else getattr(optimizer, "__qualname__", type(optimizer).__name__),
+        loss=repr(loss) if isinstance(loss, nn.Module) else _name(loss),
+        optimizer="Adam" if optimizer is None else _name(optimizer),
         validation=watched.fingerprint() if isinstance(watched, Batches) else str(watched is not None),
+        schedule=schedule if isinstance(schedule, str) else _name(schedule),
     )
     every = checks.check_size(checkpoint_every, "checkpoint_every of fit")
-    alike = {**asdict(settings), "checkpoint_every": every, "calibrate": bool(calibrate)}
+    alike = {
+        **asdict(settings),
+        "checkpoint_every": every,
+        "calibrate": bool(calibrate),
+        "callback": callback is not None,
+    }
     team.check_same(alike | tensors_of(model, "model") | tensors_of(loss, "loss"))
     path = None if checkpoint is None else Path(checkpoint)
     begun = path is not None and path.exists()
@@ -188,7 +223,7 @@ def fit(
                 torch.cuda.manual_seed(seed)
         if isinstance(loss, nn.Module):
             loss.to(place)
-        run = Run(model.to(place), source, loss, watched, settings, optimizer, team)
+        run = Run(model.to(place), source, loss, watched, settings, optimizer, follow, callback, team)
         if path is not None and begun:
             run.load(path)
             team.check_same({"the step of the checkpoint": run.step}, readable)
@@ -226,6 +261,11 @@ def _write(write: Callable[[dict[str, float]], None], run: Run, written: int) ->
     for row in run.counters.rows[written:]:
         write(row)
     return len(run.counters.rows)
+
+
+def _name(function: object) -> str:
+    """Return the name by which a checkpoint tells one function from another."""
+    return getattr(function, "__qualname__", type(function).__name__)
 
 
 def _number_of_steps(per_epoch: int | None, epochs: int, steps: int | None) -> int:

@@ -23,10 +23,11 @@ from askew.losses import LabelLoss, Loss, PairLoss
 from askew.training.batches import Batches, LoaderBatches
 from askew.training.history import History
 from askew.training.restoring import check_optimizer, check_parts
+from askew.training.schedules import Schedule
 from askew.training.surroundings import random_state, set_random_state
 from askew.training.team import Batch, Team
 
-__all__ = ["Objective", "Run", "Settings", "TrainingDivergedError"]
+__all__ = ["Callback", "Objective", "Run", "Settings", "TrainingDivergedError"]
 
 # Pairs that the scales of a model are set by before training.
 CALIBRATION_ROWS = 5000
@@ -38,7 +39,10 @@ SNAPSHOT_STEPS = 50
 DIVERGED_FACTOR, DIVERGED_STEPS = 1e3, 10
 
 Objective = Loss | Callable[..., Tensor]
+Callback = Callable[[Divergence, History], object]
 Weights = dict[str, Tensor]
+# Settings that checkpoints of older versions do not have, and what they were there.
+OLD_SETTINGS = {"schedule": "linear"}
 
 
 class TrainingDivergedError(RuntimeError):
@@ -78,11 +82,7 @@ class Settings:
     loss: str
     optimizer: str
     validation: str
-
-    def rate(self, step: int) -> float:
-        """Return the share of the peak learning rate at a step: a linear rise, then a linear fall to 0."""
-        rise = max(1, round(self.warmup * self.steps))
-        return min((step + 1) / rise, (self.steps - step) / max(1, self.steps - rise))
+    schedule: str
 
 
 @dataclass
@@ -115,6 +115,8 @@ class Run:
         validation: object,
         settings: Settings,
         optimizer: Callable[[Sequence[nn.Parameter]], Optimizer] | None,
+        schedule: Schedule,
+        callback: Callback | None,
         team: Team,
     ) -> None:
         self.team = team
@@ -123,6 +125,8 @@ class Run:
         self.loss = loss
         self.validation = validation
         self.settings = settings
+        self.schedule = schedule
+        self.callback = callback
         self.device = device = team.device
         self.generator = source.generator if isinstance(source, LoaderBatches) else None
         # A loss may have something to learn too, such as a temperature.
@@ -225,7 +229,7 @@ class Run:
 
     def take_step(self, batch: Batch | None) -> float:
         """Take one step of the optimiser and return the loss before it."""
-        share = self.settings.rate(self.step)
+        share = self.schedule(self.step, self.settings.steps)
         for group, peak in zip(self.optimizer.param_groups, self.peaks, strict=True):
             group["lr"] = peak * share
         self.optimizer.zero_grad(set_to_none=True)
@@ -309,8 +313,8 @@ class Run:
             checks.message(what, "finite and of the size it began with", got, hint), self.history
         )
 
-    def end_epoch(self) -> dict[str, float]:
-        """Close an epoch: look at the validation score and return the new row of the history."""
+    def end_epoch(self) -> None:
+        """Close an epoch: compute the validation score, add a row to the history and call the callback."""
         counters, settings = self.counters, self.settings
         counters.epoch += 1
         row: dict[str, float] = {
@@ -324,8 +328,10 @@ class Run:
         last = counters.step >= settings.steps
         if last:
             counters.stopped = "finished"
-        if self.validation is not None and (last or counters.epoch % settings.validate_every == 0):
-            self._check_weights()
+        validated = self.validation is not None and (last or counters.epoch % settings.validate_every == 0)
+        if validated or self.callback is not None:
+            self._check_weights()  # neither sees weights that are not finite
+        if validated:
             row["validation"] = self._score()
             counters.looks_since_best += 1
             if row["validation"] > counters.best_score:
@@ -335,14 +341,39 @@ class Run:
             if not last and settings.patience is not None and counters.looks_since_best >= settings.patience:
                 counters.stopped = "early"
         counters.rows.append(row)
-        return row
+        if self.callback is not None:
+            self._call_back(self.callback, row)
 
-    @torch.no_grad()
-    def _score(self) -> float:
-        """Return the validation score; the random state is left as it was."""
+    @contextlib.contextmanager
+    def _evaluating(self) -> Iterator[None]:
+        """Put the model in evaluation mode, without gradients; the random state is restored afterwards."""
         random = random_state(self.device, None)
         self.model.eval()
-        score = math.nan
+        with torch.no_grad():
+            yield
+        self.model.train()
+        set_random_state(random, self.device, None)
+
+    def _call_back(self, callback: Callback, row: dict[str, float]) -> None:
+        counters = self.counters
+        with self._evaluating():
+            stop = callback(self.model, History(counters.rows, counters.stopped or "running", counters.best_step))
+        for name, value in row.items():
+            if type(value) not in (int, float):  # a checkpoint holds plain numbers
+                try:
+                    row[name] = float(value)
+                except (TypeError, ValueError):
+                    what = f"{name} in the row of the history that callback of fit has changed"
+                    raise TypeError(checks.message(what, "a number", type(value).__name__)) from None
+        if self.team.any(bool(stop)):
+            counters.stopped = counters.stopped or "callback"
+
+    def _score(self) -> float:
+        """Return the validation score."""
+        with self._evaluating():
+            return self.team.same_score(self._own_score())
+
+    def _own_score(self) -> float:
         if isinstance(self.validation, Batches):
             total = count = 0.0
             for batch in self._in_step(self.validation, self.validation.epoch(0, 0, 0, lambda: None)):
@@ -351,12 +382,8 @@ class Run:
                     rows = sum(self.team.sizes(rows))
                 total += float(self._loss(batch, self.validation)) * rows
                 count += rows
-            score = -total / count
-        elif callable(self.validation):
-            score = float(self.validation(self.model))
-        self.model.train()
-        set_random_state(random, self.device, None)
-        return self.team.same_score(score)
+            return -total / count
+        return float(self.validation(self.model)) if callable(self.validation) else math.nan
 
     def close(self) -> None:
         """Leave the model with the best weights, ready for use."""
@@ -403,7 +430,7 @@ class Run:
         mine, before = asdict(self.settings), _copy(self.model)
         tree = check_parts(io.unflatten(tensors, description.get("tree")), before, repr(str(path)))
         for name, value in mine.items():
-            found = tree["settings"].get(name)
+            found = tree["settings"].get(name, OLD_SETTINGS.get(name))
             if isinstance(found, (Tensor, np.ndarray)) or found != value:
                 got = "other data" if name == "data" else f"{name}={found!r}"
                 must = "of the same data" if name == "data" else f"of a run with {name}={value!r}"
