@@ -14,8 +14,9 @@ from pathlib import Path
 import askew_paper
 import pytest
 from askew_paper.cli import main
-from askew_paper.experiments.description import EXPERIMENTS, MAE, Cell, Experiment, Outcome, grid, register
-from askew_paper.experiments.results import cores, read
+from askew_paper.experiment import MAE, Cell, Experiment, Outcome, grid
+from askew_paper.experiments import EXPERIMENTS
+from askew_paper.summary import cores, read
 
 import askew
 
@@ -40,20 +41,19 @@ def experiments() -> Iterator[None]:
     before = dict(EXPERIMENTS)
     EXPERIMENTS.clear()
     usual, minutes = {"quick": 2, "paper": 10}, {"quick": 2.0, "paper": 300.0}
-    register(Experiment("sums", "Sums of numbers", ("table 1", "figure 2"), (MAE,), usual, minutes, cells, run))
-    register(
-        Experiment(
-            "products",
-            "Products of numbers",
-            ("table 2",),
-            (MAE,),
-            {"quick": 1},
-            {"quick": 0.5},
-            lambda scale, seeds: grid("products", scale, seeds, ["small"], ["exact", "bad"], {}),
-            run_badly,
-            needs=("the UCI tables",),
-        )
+    sums = Experiment("sums", "Sums of numbers", ("table 1", "figure 2"), (MAE,), usual, minutes, cells, run)
+    products = Experiment(
+        "products",
+        "Products of numbers",
+        ("table 2",),
+        (MAE,),
+        {"quick": 1},
+        {"quick": 0.5},
+        lambda scale, seeds: grid("products", scale, seeds, ["small"], ["exact", "bad"], {}),
+        run_badly,
+        needs=("the UCI tables",),
     )
+    EXPERIMENTS.update(sums=sums, products=products)
     yield
     EXPERIMENTS.clear()
     EXPERIMENTS.update(before)
@@ -216,7 +216,7 @@ def test_help_names_the_commands(capsys: pytest.CaptureFixture[str]) -> None:
 MODULE = """
 import time
 from pathlib import Path
-from askew_paper.experiments.description import MAE, Experiment, Outcome, grid
+from askew_paper.experiment import MAE, Experiment, Outcome, grid
 
 def cells(scale, seeds):
     return grid("waiting", scale, seeds, ["small"], ["exact", "slow"], {})
@@ -232,9 +232,9 @@ WAITING = Experiment("waiting", "Waiting", ("table 3",), (MAE,), {"quick": 2}, {
 SCRIPT = """
 from waiting_of_test_cli import WAITING
 from askew_paper.cli import main
-from askew_paper.experiments.description import register
+from askew_paper.experiments import EXPERIMENTS
 if __name__ == "__main__":
-    register(WAITING)
+    EXPERIMENTS["waiting"] = WAITING
     main(["run", "waiting", "--jobs", "2"])
 """
 

@@ -21,8 +21,8 @@ from askew_paper.data import load_table, read_tntp
 from askew_paper.data.images import _jpegs, _read_svhn
 from askew_paper.data.pickled import read_pickled
 from askew_paper.data.words import read_pairs, read_vectors
-from askew_paper.experiments.description import Cell
-from askew_paper.experiments.rows import Row
+from askew_paper.experiment import Cell
+from askew_paper.rows import Row
 
 import askew
 from askew import io as askew_io

@@ -17,8 +17,8 @@ import torch
 from askew_paper.data import read_tntp
 from askew_paper.data.pickled import read_pickled
 from askew_paper.data.words import read_pairs, read_vectors
-from askew_paper.experiments.description import Cell
-from askew_paper.experiments.rows import Row
+from askew_paper.experiment import Cell
+from askew_paper.rows import Row
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as arrays

@@ -14,13 +14,13 @@ from typing import Any
 
 import numpy as np
 import torch
+from askew_paper import workers
 from askew_paper.cli import main
 from askew_paper.data import download, images
 from askew_paper.data.files import Source, register
-from askew_paper.experiments import workers
-from askew_paper.experiments.description import EXPERIMENTS, MAE, Cell, Experiment, Outcome, grid
-from askew_paper.experiments.description import register as register_experiment
-from askew_paper.experiments.results import read, surroundings
+from askew_paper.experiment import MAE, Cell, Experiment, Outcome, grid
+from askew_paper.experiments import EXPERIMENTS
+from askew_paper.summary import read, surroundings
 from fault_injection import injection
 from fault_injection.scenes import INGREDIENTS, SUBJECTS, command, succeed
 
@@ -110,7 +110,7 @@ def fetch(server: str, folder: str, sha256: str) -> str:
 
 def prepare() -> None:
     """Enter the subjects of this module, and make what they read."""
-    register_experiment(Experiment("sums", "Sums", ("table 1",), (MAE,), {"toy": 2}, {"toy": 1.0}, _cells, _run))
+    EXPERIMENTS["sums"] = Experiment("sums", "Sums", ("table 1",), (MAE,), {"toy": 2}, {"toy": 1.0}, _cells, _run)
     for name in [name for name in EXPERIMENTS if name != "sums"]:
         del EXPERIMENTS[name]  # reports would have empty tables of them
     surroundings()

@@ -10,9 +10,9 @@ from random import Random
 from typing import Any
 
 import numpy as np
-from askew_paper.experiments.description import MAE, Cell, Experiment, Outcome
-from askew_paper.experiments.rows import Row
+from askew_paper.experiment import MAE, Cell, Experiment, Outcome
 from askew_paper.report.page import write_report
+from askew_paper.rows import Row
 
 import askew
 from askew.cli.comparison.leaderboard import Leaderboard, Standing

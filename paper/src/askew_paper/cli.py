@@ -14,12 +14,13 @@ from askew.cli.shell import FAILED, INTERRUPTED, Commands, complain, markdown, p
 from askew.cli.tables import bundled_names
 from askew.divergences import CATALOGUE
 from askew_paper import data
-from askew_paper.experiments.description import EXPERIMENTS, Experiment, check_scale, chosen
-from askew_paper.experiments.results import cores, read
-from askew_paper.experiments.rows import Row
-from askew_paper.experiments.running import FailedCellsError, cell_seconds, reproduce
+from askew_paper.experiment import Experiment, check_scale
+from askew_paper.experiments import EXPERIMENTS, chosen
 from askew_paper.experiments.timing import SETTINGS, bench
 from askew_paper.report import write_report
+from askew_paper.rows import Row
+from askew_paper.runner import FailedCellsError, cell_seconds, reproduce
+from askew_paper.summary import cores, read
 
 __all__ = ["app", "main"]
 

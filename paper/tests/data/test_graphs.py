@@ -19,7 +19,7 @@ from askew_paper.data.graphs import (
     random_pairs,
 )
 from askew_paper.data.roads import Network, load_road, read_tntp, road_graph, road_names
-from askew_paper.experiments.published import GRAPHS
+from askew_paper.published import GRAPHS
 from numpy.typing import NDArray
 from scipy.sparse import csr_array
 from scipy.sparse.csgraph import bellman_ford, connected_components

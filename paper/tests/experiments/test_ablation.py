@@ -7,10 +7,11 @@ from pathlib import Path
 
 import pytest
 import torch
+from askew_paper.experiment import Cell
+from askew_paper.experiments import EXPERIMENTS
 from askew_paper.experiments.ablation import ABLATION, PLAIN, VARIANTS, Variant, _DoubleBackpropagation, run
-from askew_paper.experiments.description import EXPERIMENTS, Cell
-from askew_paper.experiments.running import reproduce
-from askew_paper.experiments.workers import Done, compute
+from askew_paper.runner import reproduce
+from askew_paper.workers import Done, compute
 
 from askew.divergences import NeuralBregman
 

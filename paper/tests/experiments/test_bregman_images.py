@@ -8,6 +8,8 @@ import os
 
 import pytest
 import torch
+from askew_paper.experiment import Cell, Experiment
+from askew_paper.experiments import EXPERIMENTS
 from askew_paper.experiments.bregman_images import (
     BATCH,
     BREGCIFAR,
@@ -21,8 +23,7 @@ from askew_paper.experiments.bregman_images import (
     run,
     settings_of,
 )
-from askew_paper.experiments.description import EXPERIMENTS, Cell, Experiment
-from askew_paper.experiments.workers import Done, compute
+from askew_paper.workers import Done, compute
 
 from askew.divergences import Bregman
 from askew.potentials import FromFunction

@@ -6,15 +6,15 @@ import numpy as np
 import pytest
 import torch
 from askew_paper.data import make_mixture, mixture_names
+from askew_paper.experiment import Cell
 from askew_paper.experiments.clustering import (
     CLUSTERING,
     METHODS,
     OURS,
     run,
 )
-from askew_paper.experiments.description import Cell
-from askew_paper.experiments.published import published
-from askew_paper.experiments.workers import Done, compute
+from askew_paper.published import published
+from askew_paper.workers import Done, compute
 
 from askew.clustering import kmeans
 from askew.clustering.alternating import cluster, cluster_means, descend, mean_clusters

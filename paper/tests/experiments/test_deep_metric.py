@@ -10,7 +10,8 @@ import pytest
 import torch
 from askew_paper.data.images import SETS
 from askew_paper.encoders import IMAGENET_MEAN, IMAGENET_STD, ResNet20
-from askew_paper.experiments import deep_metric
+from askew_paper.experiment import Cell
+from askew_paper.experiments import EXPERIMENTS, deep_metric
 from askew_paper.experiments.deep_metric import (
     DEEP_METRIC,
     METHODS,
@@ -23,10 +24,9 @@ from askew_paper.experiments.deep_metric import (
     run,
     some_images,
 )
-from askew_paper.experiments.description import EXPERIMENTS, Cell
-from askew_paper.experiments.published import published
-from askew_paper.experiments.running import reproduce
-from askew_paper.experiments.workers import Done, Failed, compute
+from askew_paper.published import published
+from askew_paper.runner import reproduce
+from askew_paper.workers import Done, Failed, compute
 from torch import Tensor, nn
 
 from askew.divergences import make

@@ -10,7 +10,7 @@ import pytest
 import torch
 from askew_paper.data.taxonomy import Taxonomy, random_taxonomy
 from askew_paper.data.words import WordPairs, WordVectors
-from askew_paper.experiments.description import Cell
+from askew_paper.experiment import Cell
 from askew_paper.experiments.entailment import (
     ENTAILMENT,
     METHODS,
@@ -24,7 +24,7 @@ from askew_paper.experiments.entailment import (
 )
 from askew_paper.experiments.entailment_task import Lexicon, Task, load_lexicon, make_task, pair_rows, random_lexicon
 from askew_paper.experiments.entailment_training import Cosine, EntailmentLoss, OrderEmbedding, Plan, learn
-from askew_paper.experiments.workers import Done, compute
+from askew_paper.workers import Done, compute
 from torch import nn
 
 from askew.divergences import Divergence, Embedded, NeuralBregman, Reversed

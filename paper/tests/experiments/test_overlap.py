@@ -8,9 +8,10 @@ import os
 
 import pytest
 import torch
-from askew_paper.experiments.description import EXPERIMENTS, Cell
+from askew_paper.experiment import Cell
+from askew_paper.experiments import EXPERIMENTS
 from askew_paper.experiments.overlap import BATCH, METHODS, OVERLAP, SIZES, Crops, _images, draw_crops, lacking, run
-from askew_paper.experiments.workers import Done, compute
+from askew_paper.workers import Done, compute
 
 CPU = torch.device("cpu")
 

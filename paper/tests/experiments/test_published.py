@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 from askew_paper.data import table_names
-from askew_paper.experiments.published import GRAPHS, METHODS, PUBLISHED, TABLES, Published, published
+from askew_paper.published import GRAPHS, METHODS, PUBLISHED, TABLES, Published, published
 
 import askew
 

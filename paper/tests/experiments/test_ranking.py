@@ -11,11 +11,11 @@ from typing import Any
 import pytest
 import torch
 from askew_paper.data import table_names
+from askew_paper.experiment import Cell
 from askew_paper.experiments import ranking
-from askew_paper.experiments.description import Cell
-from askew_paper.experiments.published import published
 from askew_paper.experiments.ranking import METHODS, PAPERS_TRAINING, RANKING, run
-from askew_paper.experiments.workers import Done, Failed, compute
+from askew_paper.published import published
+from askew_paper.workers import Done, Failed, compute
 from numpy.typing import NDArray
 
 from askew.clustering.alternating import cluster, cluster_from_euclidean

@@ -9,13 +9,14 @@ import numpy as np
 import pytest
 import torch
 from askew_paper.data.targets import DIM, target_pairs
-from askew_paper.experiments.description import EXPERIMENTS, Cell
-from askew_paper.experiments.published import published
+from askew_paper.experiment import Cell
+from askew_paper.experiments import EXPERIMENTS
 from askew_paper.experiments.regression import REGRESSION, SETTINGS, learn, plain, run
-from askew_paper.experiments.running import reproduce
 from askew_paper.experiments.schedules import SCHEDULES, share
-from askew_paper.experiments.workers import Done, compute
+from askew_paper.published import published
 from askew_paper.report.tables import compare
+from askew_paper.runner import reproduce
+from askew_paper.workers import Done, compute
 
 import askew
 

@@ -14,16 +14,19 @@ import warnings
 from pathlib import Path
 from typing import Any
 
+import askew_paper
 import numpy as np
 import pytest
-from askew_paper.experiments import results
-from askew_paper.experiments.description import Cell
-from askew_paper.experiments.results import interval, read, summary, surroundings
-from askew_paper.experiments.rows import Row, RowFile
+from askew_paper import summary as results
+from askew_paper.experiment import Cell
+from askew_paper.rows import Row, RowFile
+from askew_paper.summary import interval, read, summary, surroundings
 from scipy import stats
 
 import askew
 
+# For processes that are started: the folders of the two packages.
+SOURCES = [str(Path(package.__file__ or "").parents[1]) for package in (askew, askew_paper)]
 STARTED = "2023-05-01T00:00:00Z"
 
 
@@ -261,8 +264,8 @@ def test_file_that_was_cut_is_noticed(three: Path) -> None:
 
 WRITER = """
 import sys
-from askew_paper.experiments.description import Cell
-from askew_paper.experiments.rows import Row, RowFile
+from askew_paper.experiment import Cell
+from askew_paper.rows import Row, RowFile
 file = RowFile(sys.argv[1])
 print("ready", flush=True)
 sys.stdin.readline()
@@ -275,7 +278,7 @@ for seed in range(int(sys.argv[2]), int(sys.argv[3])):
 def test_two_processes_do_not_mix_their_lines(path: Path) -> None:
     process = subprocess.Popen(
         [sys.executable, "-c", WRITER, str(path), "0", "40"],
-        env={**os.environ, "PYTHONPATH": str(Path(askew.__file__).parents[1])},
+        env={**os.environ, "PYTHONPATH": os.pathsep.join(SOURCES)},
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         text=True,

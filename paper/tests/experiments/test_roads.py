@@ -9,10 +9,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 from askew_paper.data.roads import road_graph, road_names
-from askew_paper.experiments.description import EXPERIMENTS, Cell
+from askew_paper.experiment import Cell
+from askew_paper.experiments import EXPERIMENTS
 from askew_paper.experiments.roads import METHODS, ROADS, cells, direction, run, small_network
-from askew_paper.experiments.running import reproduce
-from askew_paper.experiments.workers import Done, Failed, compute
+from askew_paper.runner import reproduce
+from askew_paper.workers import Done, Failed, compute
 
 SYMMETRIC = ("mean", "best-symmetric", "euclidean", "mahalanobis", "mahalanobis-norm", "bregman-gs")
 published = pytest.mark.skipif("ASKEW_DATA" not in os.environ, reason="ASKEW_DATA does not name a folder of data")

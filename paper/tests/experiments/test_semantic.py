@@ -9,10 +9,9 @@ from pathlib import Path
 import pytest
 import torch
 from askew_paper.data.images import read_pickled
+from askew_paper.experiment import Cell
+from askew_paper.experiments import EXPERIMENTS
 from askew_paper.experiments.deep_metric import drawn_images, encoder_of
-from askew_paper.experiments.description import EXPERIMENTS, Cell
-from askew_paper.experiments.published import published
-from askew_paper.experiments.running import reproduce
 from askew_paper.experiments.semantic import (
     MAN_MADE,
     METHODS,
@@ -25,8 +24,10 @@ from askew_paper.experiments.semantic import (
     run,
     target_table,
 )
-from askew_paper.experiments.workers import Done, compute
+from askew_paper.published import published
 from askew_paper.report.tables import compare
+from askew_paper.runner import reproduce
+from askew_paper.workers import Done, compute
 from torch import Tensor, nn
 
 from askew.divergences import make

@@ -9,13 +9,14 @@ import numpy as np
 import pytest
 import torch
 from askew_paper.data.graphs import graph_names, make_graph, pair_distances
-from askew_paper.experiments.description import EXPERIMENTS, Cell
+from askew_paper.experiment import Cell
+from askew_paper.experiments import EXPERIMENTS
 from askew_paper.experiments.landmarks import Plan, Task, learn, make_task, predict, score
-from askew_paper.experiments.published import GRAPHS, published
-from askew_paper.experiments.running import reproduce
 from askew_paper.experiments.shortest_path import METHODS, SHORTEST_PATH, run
-from askew_paper.experiments.workers import Done, compute
+from askew_paper.published import GRAPHS, published
 from askew_paper.report.tables import compare
+from askew_paper.runner import reproduce
+from askew_paper.workers import Done, compute
 
 PLAN = Plan(epochs=6, batch=50, rates=(3e-3, 1e-2), schedule="linear", trial_epochs=1, widths=(32,), out=8)
 

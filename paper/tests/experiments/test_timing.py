@@ -8,10 +8,9 @@ from pathlib import Path
 
 import pytest
 import torch
-from askew_paper.experiments import timing
-from askew_paper.experiments.description import EXPERIMENTS
-from askew_paper.experiments.running import reproduce
+from askew_paper.experiments import EXPERIMENTS, timing
 from askew_paper.experiments.timing import FEWEST, TIMING, _LoopedDeepDiv, interleaved
+from askew_paper.runner import reproduce
 
 from askew.divergences import DeepDiv
 

@@ -13,13 +13,14 @@ from typing import Any
 
 import numpy as np
 import pytest
-from askew_paper.experiments.description import EXPERIMENTS, MAE, PURITY, Cell, Claim, Experiment, Outcome, Score, grid
-from askew_paper.experiments.published import Published, published
-from askew_paper.experiments.results import Summary
-from askew_paper.experiments.rows import Row, RowFile
+from askew_paper.experiment import MAE, PURITY, Cell, Claim, Experiment, Outcome, Score, grid
+from askew_paper.experiments import EXPERIMENTS
+from askew_paper.published import Published, published
 from askew_paper.report.curves import Curve, curves, draw
 from askew_paper.report.page import page, sections, text, write_report
 from askew_paper.report.tables import Entry, claims, compare, details, option_notes, overview
+from askew_paper.rows import Row, RowFile
+from askew_paper.summary import Summary
 
 from askew.cli.report.markup import Field, Table, markdown_text, to_html, to_markdown
 from askew.plot.frame import CYCLE

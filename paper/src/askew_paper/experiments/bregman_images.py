@@ -16,8 +16,8 @@ from askew.training.surroundings import best_device
 from askew_paper.data.files import find
 from askew_paper.data.images import Images, load_images
 from askew_paper.encoders import IMAGENET_MEAN, IMAGENET_STD, ResNet20, load_weights
+from askew_paper.experiment import MSE, Cell, Claim, Experiment, Outcome, Value, grid
 from askew_paper.experiments.deep_metric import WEIGHTS
-from askew_paper.experiments.description import MSE, Cell, Claim, Experiment, Outcome, Value, grid
 from askew_paper.experiments.image_pairs import (
     PairSet,
     Standardised,

@@ -19,10 +19,10 @@ from askew.losses import AllTriplets, Listwise
 from askew.metrics import purity, rand
 from askew.training import fit
 from askew_paper.data import Mixture, Table, make_mixture, mixture_names
-from askew_paper.experiments.description import PURITY, RAND, Cell, Claim, Experiment, Outcome, Score, Value, grid
-from askew_paper.experiments.published import Published, published
+from askew_paper.experiment import PURITY, RAND, Cell, Claim, Experiment, Outcome, Score, Value, grid
 from askew_paper.experiments.regression import OUR_TRAINING
 from askew_paper.experiments.schedules import scheduled_adam
+from askew_paper.published import Published, published
 
 __all__ = ["CLUSTERING"]
 

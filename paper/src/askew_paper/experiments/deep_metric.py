@@ -21,8 +21,8 @@ from askew.training import TrainingDivergedError, fit
 from askew_paper.data.files import Source, find
 from askew_paper.data.images import SETS, load_images
 from askew_paper.encoders import IMAGENET_MEAN, IMAGENET_STD, ResNet18, ResNet20, load_weights
-from askew_paper.experiments.description import Cell, Claim, Experiment, Outcome, Score, Value, grid
-from askew_paper.experiments.published import published
+from askew_paper.experiment import Cell, Claim, Experiment, Outcome, Score, Value, grid
+from askew_paper.published import published
 
 __all__ = [
     "DEEP_METRIC",

@@ -16,7 +16,7 @@ from askew import checks, metrics
 from askew.divergences import CATALOGUE, Divergence, Embedded, NeuralBregman, Reversed, make
 from askew.encoders import MLP, Identity, Standardize
 from askew_paper.data.words import WordPairs, WordVectors
-from askew_paper.experiments.description import Cell, Claim, Experiment, Outcome, Score, Value, grid
+from askew_paper.experiment import Cell, Claim, Experiment, Outcome, Score, Value, grid
 from askew_paper.experiments.entailment_task import (
     Lexicon,
     Rows,

@@ -16,7 +16,7 @@ from torch.optim import Adam
 
 from askew import checks
 from askew.divergences import Divergence, NeuralBregman, make
-from askew_paper.experiments.description import Cell, Outcome
+from askew_paper.experiment import Cell, Outcome
 from askew_paper.experiments.schedules import SCHEDULES, share
 
 __all__ = [

@@ -20,7 +20,7 @@ from askew.encoders import MLP
 from askew.losses import Regression
 from askew.training import TrainingDivergedError, fit
 from askew_paper.data.graphs import landmark_distances, node_features, pair_distances, random_pairs
-from askew_paper.experiments.description import Cell, Score, Value
+from askew_paper.experiment import Cell, Score, Value
 
 __all__ = ["R2", "SPEARMAN", "Learned", "Plan", "Task", "learn", "make_task", "predict", "score"]
 

@@ -21,9 +21,9 @@ from askew.estimators import DivergenceLearner
 from askew.losses import AllTriplets
 from askew.training import fit
 from askew_paper.data import load_table, table_names
-from askew_paper.experiments.description import AUC, MAP, PURITY, RAND, Cell, Claim, Experiment, Outcome, Value, grid
-from askew_paper.experiments.published import published
+from askew_paper.experiment import AUC, MAP, PURITY, RAND, Cell, Claim, Experiment, Outcome, Value, grid
 from askew_paper.experiments.schedules import scheduled_adam
+from askew_paper.published import published
 
 __all__ = ["RANKING"]
 

@@ -17,9 +17,9 @@ from askew.divergences import Divergence, NeuralBregman, make
 from askew.losses import Regression
 from askew.training import TrainingDivergedError, fit
 from askew_paper.data.targets import CORRELATIONS, DIM, TARGETS, Pairs, target_pairs
-from askew_paper.experiments.description import MAE, Cell, Claim, Experiment, Outcome
-from askew_paper.experiments.published import published
+from askew_paper.experiment import MAE, Cell, Claim, Experiment, Outcome
 from askew_paper.experiments.schedules import scheduled_adam
+from askew_paper.published import published
 
 __all__ = ["OUR_TRAINING", "REGRESSION", "Learned", "Size", "learn", "plain"]
 

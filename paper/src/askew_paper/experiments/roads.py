@@ -13,7 +13,7 @@ from scipy.sparse import csr_array
 
 from askew_paper.data.graphs import make_graph
 from askew_paper.data.roads import Network, load_road, road_graph, road_names
-from askew_paper.experiments.description import MSE, Cell, Claim, Experiment, Outcome, Score, Value, grid
+from askew_paper.experiment import MSE, Cell, Claim, Experiment, Outcome, Score, Value, grid
 from askew_paper.experiments.landmarks import R2, SPEARMAN, Plan, Task, learn, make_task, predict, score
 
 __all__ = ["ROADS", "Size", "cells", "direction", "small_network"]
@@ -103,7 +103,7 @@ def cells(scale: str, seeds: int, networks: Iterable[str] | None = None) -> Iter
     Parameters
     ----------
     scale, seeds
-        As of an :class:`~askew_paper.experiments.description.Experiment`.
+        As of an :class:`~askew_paper.experiment.Experiment`.
     networks
         Names for :func:`askew_paper.data.graphs.load_road`; those of the scale by default.
 

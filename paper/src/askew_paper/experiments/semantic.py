@@ -14,6 +14,7 @@ from torch.optim import Adam, Optimizer
 
 from askew.divergences import Divergence, Embedded, make
 from askew.training import TrainingDivergedError, fit
+from askew_paper.experiment import Cell, Claim, Experiment, Outcome, Score, Value
 from askew_paper.experiments.deep_metric import (
     CALIBRATION_IMAGES,
     DRAWN,
@@ -24,9 +25,8 @@ from askew_paper.experiments.deep_metric import (
     some_images,
     spread_of,
 )
-from askew_paper.experiments.description import Cell, Claim, Experiment, Outcome, Score, Value
 from askew_paper.experiments.image_pairs import PairSet, pair_values
-from askew_paper.experiments.published import Published, published
+from askew_paper.published import Published, published
 
 __all__ = ["SEMANTIC", "Steps", "grouped_pairs", "learn_distances", "random_pairs", "target_table"]
 

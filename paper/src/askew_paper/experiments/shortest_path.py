@@ -10,9 +10,9 @@ from typing import Any
 import numpy as np
 
 from askew_paper.data.graphs import graph_names, is_directed, make_graph
-from askew_paper.experiments.description import Cell, Claim, Experiment, Outcome, Score, Value, grid
+from askew_paper.experiment import Cell, Claim, Experiment, Outcome, Score, Value, grid
 from askew_paper.experiments.landmarks import R2, SPEARMAN, Plan, Task, learn, make_task, predict, score
-from askew_paper.experiments.published import published
+from askew_paper.published import published
 
 __all__ = ["SHORTEST_PATH", "Size"]
 

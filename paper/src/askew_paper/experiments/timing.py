@@ -16,10 +16,10 @@ from askew.checks import REAL
 from askew.divergences import Divergence, make
 from askew.divergences.max_affine import MaxOfPieces
 from askew.losses import Regression
-from askew_paper.experiments.description import RATIO, Cell, Claim, Experiment, Outcome, Score
-from askew_paper.experiments.published import Published, published
+from askew_paper.experiment import RATIO, Cell, Claim, Experiment, Outcome, Score
 from askew_paper.experiments.regression import plain
-from askew_paper.experiments.results import cores
+from askew_paper.published import Published, published
+from askew_paper.summary import cores
 
 __all__ = ["SETTINGS", "TIMING", "bench", "interleaved", "training_step"]
 

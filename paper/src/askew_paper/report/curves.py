@@ -12,8 +12,8 @@ from numpy.typing import NDArray
 
 from askew import checks
 from askew.plot.frame import CYCLE
-from askew_paper.experiments.results import interval
-from askew_paper.experiments.rows import Row
+from askew_paper.rows import Row
+from askew_paper.summary import interval
 
 __all__ = ["LARGEST", "Curve", "curves", "draw"]
 
@@ -60,7 +60,7 @@ def curves(rows: Iterable[Row]) -> list[Curve]:
 
     Examples
     --------
-    >>> from askew_paper.experiments.description import Cell
+    >>> from askew_paper.experiment import Cell
     >>> cells = [Cell("sums", "small", "exact", seed, "quick") for seed in range(2)]
     >>> rows = [Row(c, {"mae": 1.0}, 1.0, "", curves={"error": (3.0, 1.0 + 2 * c.seed)}) for c in cells]
     >>> curves(rows)[0].mean

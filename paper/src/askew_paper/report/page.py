@@ -12,11 +12,12 @@ from pathlib import Path
 from askew import io
 from askew.cli.report.markup import Table, markdown_text, to_html, to_markdown
 from askew.cli.report.style import document
-from askew_paper.experiments.description import EXPERIMENTS, SCALES, Experiment
-from askew_paper.experiments.results import read
-from askew_paper.experiments.rows import Row
+from askew_paper.experiment import SCALES, Experiment
+from askew_paper.experiments import EXPERIMENTS
 from askew_paper.report.curves import LARGEST, curves, draw
 from askew_paper.report.tables import LEGEND, Comparison, claims, compare, details, option_notes, overview
+from askew_paper.rows import Row
+from askew_paper.summary import read
 
 __all__ = ["Picture", "Section", "page", "sections", "text", "write_report"]
 
@@ -207,7 +208,7 @@ def write_report(
     Parameters
     ----------
     results
-        A folder that :func:`~askew_paper.experiments.running.reproduce` wrote.
+        A folder that :func:`~askew_paper.runner.reproduce` wrote.
     folder
         Where the files go; made if need be. A name that ends in ``.html`` is that of the one page to write instead.
     experiments
@@ -221,8 +222,8 @@ def write_report(
     Examples
     --------
     >>> import tempfile
-    >>> from askew_paper.experiments.description import MAE, Outcome, grid
-    >>> from askew_paper.experiments.running import reproduce
+    >>> from askew_paper.experiment import MAE, Outcome, grid
+    >>> from askew_paper.runner import reproduce
     >>> def cells(scale, seeds):
     ...     return grid("sums", scale, seeds, settings=["small"], methods=["exact"], options={})
     >>> sums = Experiment("sums", "Sums", ("table 1",), (MAE,), {"quick": 2}, {"quick": 1.0}, cells,

@@ -7,10 +7,10 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from askew.cli.report.markup import Field, Table
-from askew_paper.experiments.description import Cell, Claim, Experiment, Score
-from askew_paper.experiments.published import TABLES, Published
-from askew_paper.experiments.results import Summary, summary
-from askew_paper.experiments.rows import Row
+from askew_paper.experiment import Cell, Claim, Experiment, Score
+from askew_paper.published import TABLES, Published
+from askew_paper.rows import Row
+from askew_paper.summary import Summary, summary
 
 __all__ = ["LEGEND", "Comparison", "Entry", "claims", "compare", "details", "option_notes", "overview"]
 
@@ -48,7 +48,7 @@ class Entry:
 
     Examples
     --------
-    >>> from askew_paper.experiments.description import MAE
+    >>> from askew_paper.experiment import MAE
     >>> cell = Cell("regression", "kl/none", "nbd", 0, "quick")
     >>> paper = Published("table", "kl/none", "nbd", "mae", 0.19, None, "NBD")
     >>> entry = Entry("kl/none", "nbd", MAE, paper, Summary(cell, "mae", 0.12, 0.01, 3))

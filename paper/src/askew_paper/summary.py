@@ -19,8 +19,8 @@ import torch
 from scipy import stats
 
 from askew import checks, io
-from askew_paper.experiments.description import Cell
-from askew_paper.experiments.rows import Row, RowFile
+from askew_paper.experiment import Cell
+from askew_paper.rows import Row, RowFile
 
 __all__ = ["Summary", "cores", "interval", "read", "summary", "surroundings"]
 
@@ -33,7 +33,7 @@ def read(folder: str | os.PathLike[str]) -> list[Row]:
     Parameters
     ----------
     folder
-        Where :func:`~askew_paper.experiments.running.reproduce` wrote them.
+        Where :func:`~askew_paper.runner.reproduce` wrote them.
 
     Raises
     ------

@@ -20,8 +20,8 @@ import numpy as np
 import torch
 
 from askew import checks
-from askew_paper.experiments.description import Cell, Outcome
-from askew_paper.experiments.results import cores
+from askew_paper.experiment import Cell, Outcome
+from askew_paper.summary import cores
 
 __all__ = ["Done", "Failed", "Pool", "compute", "seeded"]
 

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from askew import checks
-from askew_paper.experiments.description import Cell
+from askew_paper.experiment import Cell
 
 __all__ = ["Row", "RowFile"]
 
@@ -36,7 +36,7 @@ class Row:
     cell
         What was computed.
     scores, curves, chosen
-        As in :class:`~askew_paper.experiments.description.Outcome`.
+        As in :class:`~askew_paper.experiment.Outcome`.
     seconds
         How long it took.
     started

@@ -10,10 +10,10 @@ from pathlib import Path
 
 from askew import checks, io
 from askew._progress import progress_bar
-from askew_paper.experiments.description import Cell, Experiment, Outcome, check_scale
-from askew_paper.experiments.results import surroundings
-from askew_paper.experiments.rows import Row, RowFile
-from askew_paper.experiments.workers import Done, Failed, Pool, compute
+from askew_paper.experiment import Cell, Experiment, Outcome, check_scale
+from askew_paper.rows import Row, RowFile
+from askew_paper.summary import surroundings
+from askew_paper.workers import Done, Failed, Pool, compute
 
 __all__ = ["FailedCellsError", "cell_seconds", "reproduce"]
 
@@ -79,7 +79,7 @@ def reproduce(
     Examples
     --------
     >>> import tempfile
-    >>> from askew_paper.experiments.description import MAE, grid
+    >>> from askew_paper.experiment import MAE, grid
     >>> def cells(scale, seeds):
     ...     return grid("sums", scale, seeds, settings=["small"], methods=["exact"], options={})
     >>> sums = Experiment("sums", "Sums", ("table 1",), (MAE,), {"quick": 2}, {"quick": 1.0}, cells,
@@ -233,7 +233,7 @@ def cell_seconds(experiment: Experiment, scale: str, rows: Iterable[Row]) -> Cal
 
     Examples
     --------
-    >>> from askew_paper.experiments.description import MAE, grid
+    >>> from askew_paper.experiment import MAE, grid
     >>> def cells(scale, seeds):
     ...     return grid("sums", scale, seeds, settings=["small"], methods=["exact"], options={})
     >>> sums = Experiment("sums", "Sums", ("table 1",), (MAE,), {"quick": 2}, {"quick": 1.0}, cells, run=print)

@@ -12,11 +12,10 @@ from dataclasses import dataclass, field
 from typing import Any, TypeAlias
 
 from askew import checks
-from askew_paper.experiments.published import Published
+from askew_paper.published import Published
 
 __all__ = [
     "AUC",
-    "EXPERIMENTS",
     "MAE",
     "MAP",
     "MSE",
@@ -31,9 +30,7 @@ __all__ = [
     "Outcome",
     "Score",
     "check_scale",
-    "chosen",
     "grid",
-    "register",
 ]
 
 # toy: seconds, shows only that it runs. quick: minutes on two cores. paper: the paper's epochs, sizes, repetitions.
@@ -376,39 +373,3 @@ def grid(
             for method in methods:
                 found = options(setting, method) if callable(options) else options
                 yield Cell(experiment, setting, method, seed, scale, tuple(sorted(found.items())))
-
-
-# All experiments by name, in the order in which their modules are imported.
-EXPERIMENTS: dict[str, Experiment] = {}
-
-
-def register(experiment: Experiment) -> Experiment:
-    """Add an experiment to :data:`EXPERIMENTS` and return it.
-
-    Examples
-    --------
-    >>> register("sums")
-    Traceback (most recent call last):
-    TypeError: an experiment must be an Experiment. Got str instead.
-    """
-    if not isinstance(experiment, Experiment):
-        raise TypeError(checks.message("an experiment", "an Experiment", type(experiment).__name__))
-    if experiment.name in EXPERIMENTS:
-        must = "one that no other experiment has"
-        raise ValueError(checks.message("name of an experiment", must, repr(experiment.name)))
-    EXPERIMENTS[experiment.name] = experiment
-    return experiment
-
-
-def chosen(names: Iterable[str], known: Mapping[str, Experiment] | None = None) -> list[Experiment]:
-    """Return experiments by their names, each once; all of them where no name is given.
-
-    Examples
-    --------
-    >>> chosen(["no-such-thing"], known={})
-    Traceback (most recent call last):
-    ValueError: name of an experiment must be one of . Got 'no-such-thing' instead.
-    """
-    known = EXPERIMENTS if known is None else known
-    names = dict.fromkeys(names) or known
-    return [known[checks.check_name(name, known, "name of an experiment")] for name in names]
