@@ -55,8 +55,8 @@ ENCODER_BASES = {"Rebuildable", "Module", "Linear", "Sequential"}
 HEAVY = ("torch", "sklearn", "pandas", "scipy", "numpy")
 COMMANDS = {"--version": ["--version"], "--help": ["--help"], "(no words)": [], "nonsense": ["nonsense"]}
 # Where the paper's code was while it was part of the library.
-OLD_PAPER = ("experiments", "data", "report/page.py", "report/tables.py", "report/curves.py", "cli/experiments.py")
-OLD_PAPER += ("encoders/resnets.py", "encoders/weights.py")
+OLD_PAPER = ["experiments", "data", "report/page.py", "report/tables.py", "report/curves.py", "cli/experiments.py"]
+OLD_PAPER += ["encoders/resnets.py", "encoders/weights.py"]
 LAYOUT = {tokenize.COMMENT, tokenize.NL, tokenize.NEWLINE, tokenize.INDENT, tokenize.DEDENT, tokenize.ENDMARKER}
 IMPORTERS = {"import_module", "__import__", "optional_import"}
 
@@ -304,9 +304,9 @@ def measure(root: Path, rounds: int) -> dict[str, Any]:
 
 def table(found: dict[str, Any]) -> Iterator[tuple[str, str, str]]:
     """Yield name, measured value and target of every row."""
-    for name, wanted in (("library", ("<= 22,000", "<= 13,000")), ("paper", ("<= 8,500", ""))):
-        yield f"{name}: lines", f"{found[name][0]:,}", wanted[0]
-        yield f"{name}: code", f"{found[name][1]:,}", wanted[1]
+    for name, lines, code in (("library", "<= 22,000", "<= 13,000"), ("paper", "<= 8,500", "")):
+        yield f"{name}: lines", f"{found[name][0]:,}", lines
+        yield f"{name}: code", f"{found[name][1]:,}", code
     yield "rooms", str(len(found["rooms"])), "<= 15"
     yield f"files above {LONG} lines", str(len(found["long files"])), "0"
     places = found["family tests"]
