@@ -30,7 +30,7 @@ import torch
 
 RECORDED = Path(__file__).with_name("same_rows.json")
 # Up to version 0.1.0 the experiments were a part of the library.
-PACKAGE = "askew.experiments" if importlib.util.find_spec("askew.experiments") else "askew_paper.experiments"
+OLD = importlib.util.find_spec("askew.experiments") is not None
 TIMES = {"step", "ratio", "milliseconds"}
 # One method beside nbd in each experiment, at its first setting: together they have most kinds of divergences.
 METHODS = {
@@ -72,8 +72,8 @@ def one_thread() -> Iterator[None]:
 
 
 def experiments() -> dict[str, Any]:
-    importlib.import_module(PACKAGE)
-    found: dict[str, Any] = importlib.import_module(f"{PACKAGE}.description").EXPERIMENTS
+    module = "askew.experiments.description" if OLD else "askew_paper.experiments"
+    found: dict[str, Any] = importlib.import_module(module).EXPERIMENTS
     return found
 
 
@@ -81,7 +81,8 @@ def run_cell(experiment: str, identity: dict[str, Any]) -> dict[str, Any]:
     """Compute the cell of an experiment that is described as in a row, and return what JSON has of its outcome."""
     cells = experiments()[experiment].checked_cells("toy")
     cell = next(cell for cell in cells if as_json(cell.description()) == identity)
-    with one_thread(), importlib.import_module(f"{PACKAGE}.workers").seeded(cell):
+    engine = importlib.import_module("askew.experiments.workers" if OLD else "askew_paper.workers")
+    with one_thread(), engine.seeded(cell):
         outcome = experiments()[experiment].run(cell)
     scores = {name: "a time" if name in TIMES else float(value) for name, value in outcome.scores.items()}
     curves = {name: [float(value) for value in values] for name, values in outcome.curves.items()}
