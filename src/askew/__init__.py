@@ -1,25 +1,27 @@
-"""Distances that need not be symmetric: learn them, and put them to work."""
+"""Learn distances that need not be symmetric, and search, cluster and rank with them."""
 
-from askew import (
-    checks,
-    clustering,
-    divergences,
-    encoders,
-    explorer,
-    io,
-    losses,
-    metrics,
-    plot,
-    potentials,
-    search,
-)
-from askew.clustering import BregmanKMeans, BregmanMixture
-from askew.divergences import Bregman, Divergence, Embedded, NeuralBregman, make, names
-from askew.estimators import DivergenceLearner, DivergenceNeighborsClassifier, PairRegressor, TripletLearner
-from askew.io import export, load, save
-from askew.training import History, TrainingDivergedError, fit
+from typing import TYPE_CHECKING
 
-__version__ = "0.1.0"
+from askew._version import __version__
+
+# The public packages, and the names that are public here. Each is imported when it is first used: `import askew` and
+# the command line start without torch. Type checkers read the imports below; a test compares them with this table.
+_PACKAGES: dict[str, tuple[str, ...]] = {
+    "checks": (),
+    "clustering": ("BregmanKMeans", "BregmanMixture"),
+    "divergences": ("Bregman", "Divergence", "Embedded", "NeuralBregman", "make", "names"),
+    "encoders": (),
+    "estimators": ("DivergenceLearner", "DivergenceNeighborsClassifier", "PairRegressor", "TripletLearner"),
+    "explorer": (),
+    "io": ("export", "load", "save"),
+    "losses": (),
+    "metrics": (),
+    "pbdl": (),
+    "plot": (),
+    "potentials": (),
+    "search": (),
+    "training": ("History", "TrainingDivergedError", "fit"),
+}
 
 __all__ = [
     "Bregman",
@@ -34,10 +36,12 @@ __all__ = [
     "PairRegressor",
     "TrainingDivergedError",
     "TripletLearner",
+    "__version__",
     "checks",
     "clustering",
     "divergences",
     "encoders",
+    "estimators",
     "explorer",
     "export",
     "fit",
@@ -47,8 +51,47 @@ __all__ = [
     "make",
     "metrics",
     "names",
+    "pbdl",
     "plot",
     "potentials",
     "save",
     "search",
+    "training",
 ]
+
+if TYPE_CHECKING:
+    from askew import (
+        checks,
+        clustering,
+        divergences,
+        encoders,
+        estimators,
+        explorer,
+        io,
+        losses,
+        metrics,
+        pbdl,
+        plot,
+        potentials,
+        search,
+        training,
+    )
+    from askew.clustering import BregmanKMeans, BregmanMixture
+    from askew.divergences import Bregman, Divergence, Embedded, NeuralBregman, make, names
+    from askew.estimators import DivergenceLearner, DivergenceNeighborsClassifier, PairRegressor, TripletLearner
+    from askew.io import export, load, save
+    from askew.training import History, TrainingDivergedError, fit
+else:
+
+    def __getattr__(name):
+        from importlib import import_module
+
+        package = next((package for package, names in _PACKAGES.items() if name == package or name in names), None)
+        if package is None:
+            raise AttributeError(f"module 'askew' has no attribute {name!r}")
+        module = import_module(f"askew.{package}")
+        value = globals()[name] = module if name == package else getattr(module, name)
+        return value
+
+    def __dir__():
+        return sorted({*globals(), *__all__})

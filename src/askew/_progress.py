@@ -1,4 +1,4 @@
-"""The progress bar of long work: on a terminal, and nowhere else."""
+"""A progress bar for long work, shown on terminals only."""
 
 from __future__ import annotations
 
@@ -6,9 +6,6 @@ import contextlib
 import multiprocessing
 import sys
 from collections.abc import Callable, Iterator
-
-from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, ProgressColumn, TextColumn, TimeRemainingColumn
 
 __all__ = ["progress_bar"]
 
@@ -27,13 +24,13 @@ def progress_bar(
     total
         Number of steps.
     what
-        What is going on.
+        Description of the work.
     done
         Steps that are done already.
     value
-        The name of a number shown beside the bar, such as the loss.
+        Name of a number shown next to the bar, such as the loss.
     estimate
-        Whether to show the time left, from the pace of the last steps; for steps of about equal length.
+        Whether to show the remaining time, estimated from the last steps; for steps of about equal length.
 
     Examples
     --------
@@ -45,12 +42,20 @@ def progress_bar(
     if not show:
         yield lambda step, number=0.0: None
         return
-    columns: list[ProgressColumn] = [TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn()]
+    # Imported here: most work is done without a bar.
+    from rich import progress
+    from rich.console import Console
+
+    columns: list[progress.ProgressColumn] = [
+        progress.TextColumn("{task.description}"),
+        progress.BarColumn(),
+        progress.MofNCompleteColumn(),
+    ]
     if value:
-        columns.append(TextColumn(f"{value} {{task.fields[number]:.4g}}"))
+        columns.append(progress.TextColumn(f"{value} {{task.fields[number]:.4g}}"))
     if estimate:
-        columns.append(TimeRemainingColumn())
+        columns.append(progress.TimeRemainingColumn())
     console = Console(stderr=True)
-    with Progress(*columns, console=console, transient=console.is_terminal) as bar:
+    with progress.Progress(*columns, console=console, transient=console.is_terminal) as bar:
         task = bar.add_task(what, total=total, completed=done, number=float("nan"))
         yield lambda step, number=0.0: bar.update(task, completed=step, number=number)

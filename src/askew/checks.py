@@ -8,10 +8,9 @@ accelerator to wait.
 
 from __future__ import annotations
 
-import difflib
 import importlib
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from numbers import Integral
 from types import ModuleType
@@ -21,6 +20,8 @@ import numpy as np
 import torch
 from torch import Tensor
 from torch.autograd import forward_ad
+
+from askew._messages import check_name, message
 
 __all__ = [
     "NEGATIVE",
@@ -55,18 +56,6 @@ SUM_TOLERANCE = 1e-2
 BLOCK_ENTRIES = 1 << 22
 
 DTYPES = (torch.float32, torch.float64, torch.bfloat16)
-
-
-def message(what: str, must: str, got: object, hint: str = "") -> str:
-    """Return an error message: what, must be, got, and how to hint it.
-
-    Examples
-    --------
-    >>> message("dim of NeuralBregman", "a positive integer", -3)
-    'dim of NeuralBregman must be a positive integer. Got -3 instead.'
-    """
-    text = f"{what} must be {must}. Got {got} instead."
-    return f"{text} {hint}" if hint else text
 
 
 def in_function_transform() -> bool:
@@ -118,16 +107,6 @@ def check_positive(value: float, what: str) -> float:
     if not (number and math.isfinite(value) and value > 0):
         raise ValueError(message(what, "a finite number above zero", repr(value)))
     return float(value)
-
-
-def check_name(name: object, known: Iterable[str], what: str) -> str:
-    """Return ``name`` if it is one of ``known``; the error lists the near ones."""
-    choices = list(known)
-    if isinstance(name, str) and name in choices:
-        return name
-    near = difflib.get_close_matches(str(name).lower(), choices, n=3, cutoff=0.5)
-    hint = f"Did you mean {' or '.join(map(repr, near))}?" if near else ""
-    raise ValueError(message(what, f"one of {', '.join(map(repr, choices))}", repr(name), hint))
 
 
 def check_plain(values: object, what: str) -> None:

@@ -1,6 +1,6 @@
-"""The command ``askew``: a thin shell around the library."""
+"""The command ``askew``: tables in files, compared, learned from, searched and clustered."""
 
-# Each of these enters its commands, in the order in which the help shows them.
+# Importing these modules registers their commands, in the order in which the help lists them.
 from askew.cli import learning, using
 from askew.cli.shell import app, main
 

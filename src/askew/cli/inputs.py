@@ -1,67 +1,48 @@
-"""Tables and models as commands take them."""
+"""Tables and models as the commands take them."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
-import typer
 from numpy.typing import NDArray
 
 from askew import checks, io
 from askew.cli.shell import complain, say
 from askew.cli.tables import LABEL, Columns, check_column, load_bundled, read_frame
-from askew.divergences import CATALOGUE, Divergence
+from askew.divergences import Divergence
 from askew.estimators.base import BaseLearner
 
 if TYPE_CHECKING:
-    from pandas import DataFrame
+    from pandas import DataFrame, Series
 
 __all__ = [
     "COLUMNS",
-    "Dataset",
-    "Drop",
-    "Json",
-    "Keep",
-    "NoHeader",
-    "Seed",
-    "TableFile",
+    "as_classes",
     "columns_in",
-    "divergence_names",
+    "dim_of",
     "labelled",
     "load_model",
     "names_of",
+    "numbers_of",
     "points_for",
     "read_table",
     "tell",
 ]
 
-# What the notes of a model or an index call the description of its columns.
+# The key of the column encoding in the notes of a model or an index.
 COLUMNS = "columns"
-
-TableFile = Annotated[
-    Path | None, typer.Argument(metavar="TABLE", help="CSV, TSV, Parquet, .npz or .npy.", show_default=False)
-]
-Dataset = Annotated[str | None, typer.Option(help="A table that comes along, such as wine, in place of TABLE.")]
-Drop = Annotated[list[str] | None, typer.Option(help="Leave this column out; may be repeated.")]
-Keep = Annotated[list[str] | None, typer.Option(help="Use this column though it looks like names; may be repeated.")]
-NoHeader = Annotated[bool, typer.Option("--no-header", help="The first line of TABLE has values, not names.")]
-Json = Annotated[bool, typer.Option("--json", help="Print JSON for programs.")]
-Seed = Annotated[int, typer.Option(help="The same seed gives the same result.")]
 
 
 def read_table(path: Path | None, dataset: str | None = None, no_header: bool = False) -> DataFrame:
-    """Return the table of a file, or one that comes along."""
-    if (path is None) == (dataset is None):
-        got = "both" if path is not None else "neither"
-        raise ValueError(checks.message("input", "either a TABLE or --dataset NAME", got))
+    """Return the table of a file, or an example table."""
     return load_bundled(dataset) if dataset is not None else read_frame(path or "", header=not no_header)
 
 
 def labelled(table: DataFrame, label: str | None, dataset: str | None) -> tuple[DataFrame, str, list[str]]:
-    """Return the rows that have a label, the name of its column, and what there is to say of it."""
+    """Return the rows that have a label, the name of its column, and notes for the user."""
     if label is None and dataset is not None:
         label = LABEL
     if label is None:
@@ -81,24 +62,42 @@ def labelled(table: DataFrame, label: str | None, dataset: str | None) -> tuple[
     return table, label, notes
 
 
-def divergence_names(asked: str, usual: Sequence[str]) -> list[str]:
-    """Return names of divergences from one text: ``all``, ``usual``, or names with commas."""
-    if asked == "usual":
-        return list(usual)
-    if asked == "all":
-        # Those in closed form are for positive numbers or distributions, and have nothing to learn.
-        return [
-            "euclidean",
-            *(name for name, entry in CATALOGUE.items() if entry.learned and name != "widenorm-legacy"),
-        ]
-    return [checks.check_name(name.strip(), CATALOGUE, "--divergence") for name in asked.split(",")]
+def as_classes(values: Series) -> NDArray[np.str_]:
+    """Return labels as text, the same for 1 and 1.0, whatever their types."""
+    whole = values.dtype.kind == "f" and (values % 1 == 0).all()
+    return np.array([str(int(value)) if whole else str(value) for value in values])
+
+
+def names_of(table: DataFrame, column: str | None) -> list[str]:
+    """Return the names of the rows: their values in a column, or else their numbers from 0."""
+    if column is None:
+        return [str(number) for number in range(len(table))]
+    names = [str(value) for value in table[check_column(table, column, "--id")]]
+    if len(set(names)) < len(names):
+        twice = next(name for name in names if names.count(name) > 1)
+        raise ValueError(checks.message("--id", "a column in which no value comes twice", f"{twice!r} twice"))
+    return names
+
+
+def numbers_of(frame: DataFrame, names: list[str], size: int, option: str) -> NDArray[np.int64]:
+    """Return the row numbers, ``(n, size)``, of a table whose cells are names of rows of another table."""
+    if frame.shape[1] != size:
+        must = f"a table with {size} columns that name rows of TABLE"
+        raise ValueError(checks.message(option, must, ", ".join(map(str, frame.columns))))
+    places = {name: number for number, name in enumerate(names)}
+    texts = [[str(value) for value in frame[column]] for column in frame.columns]
+    unknown = next((text for column in texts for text in column if text not in places), None)
+    if unknown is not None:
+        hint = "Rows are called by their numbers from 0; name a column of TABLE by --id to call them by its values."
+        raise ValueError(checks.message(f"values in {option}", "names of rows of TABLE", repr(unknown), hint))
+    return np.array([[places[text] for text in column] for column in texts], dtype=np.int64).T
 
 
 # ---------------------------------------------------------------------- with a model
 
 
 def load_model(folder: Path) -> tuple[Any, Columns | None]:
-    """Return a model and how it takes tables, if that was saved with it."""
+    """Return a model, and how it encodes tables if that was saved with it."""
     model, notes = io.load_with_notes(folder)
     if not isinstance(model, (Divergence, BaseLearner)):
         must = "a folder of a divergence or a learner"
@@ -106,15 +105,21 @@ def load_model(folder: Path) -> tuple[Any, Columns | None]:
     return model, columns_in(notes, folder)
 
 
+def dim_of(model: Any) -> int | None:
+    """Return the number of features that a model takes, where it is known."""
+    dim = model.dim if isinstance(model, Divergence) else model.n_features_in_
+    return None if dim is None else int(dim)
+
+
 def columns_in(notes: Mapping[str, Any], folder: Path) -> Columns | None:
-    """Return how a model or an index takes tables, from the notes that were saved with it; None without."""
+    """Return the column encoding from the notes of a model or an index; None without one."""
     return Columns.from_json(notes[COLUMNS], repr(str(folder))) if COLUMNS in notes else None
 
 
 def points_for(columns: Columns | None, table: DataFrame, dim: int | None) -> NDArray[np.float64]:
     """Return the rows of a table as points for a model.
 
-    A model that was saved by hand does not know columns: then all columns of numbers are taken, in their order.
+    A model that was saved from Python knows no columns: then all columns of numbers are taken, in their order.
     """
     if columns is not None:
         for note in columns.unseen(table):
@@ -130,18 +135,7 @@ def points_for(columns: Columns | None, table: DataFrame, dim: int | None) -> ND
     return points
 
 
-def names_of(table: DataFrame, column: str | None) -> list[str]:
-    """Return what the rows are called: their values in a column, or else their numbers from 0."""
-    if column is None:
-        return [str(number) for number in range(len(table))]
-    names = [str(value) for value in table[check_column(table, column, "--id")]]
-    if len(set(names)) < len(names):
-        twice = next(name for name in names if names.count(name) > 1)
-        raise ValueError(checks.message("--id", "a column in which no value comes twice", f"{twice!r} twice"))
-    return names
-
-
 def tell(notes: Sequence[str], quiet: bool) -> None:
-    """Print what was made of the columns."""
+    """Print notes about the columns."""
     for note in notes:
         say(f"  {note}", quiet)

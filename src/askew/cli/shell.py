@@ -1,7 +1,7 @@
-"""What all commands share: errors in one line, exit codes, and output for people or for programs.
+"""What all commands share: errors of one line, exit codes, and output for people or for programs.
 
-All text goes out through the functions of this module. Names of columns, rows, classes and files come from whoever made
-them, and what a terminal would obey in them is shown instead: see :func:`visible`.
+All text is printed by the functions of this module. Names of columns, rows, classes and files may hold control
+characters; these are shown, not obeyed: see :func:`visible`.
 """
 
 from __future__ import annotations
@@ -17,12 +17,8 @@ from typing import Annotated, Any
 
 import typer
 import typer.core
-from rich.console import Console
-from rich.markdown import Markdown
-from rich.table import Table
 
-from askew import io
-from askew.training import TrainingDivergedError
+from askew._version import __version__
 
 __all__ = [
     "FAILED",
@@ -40,19 +36,26 @@ __all__ = [
     "visible",
 ]
 
-# What the shell makes of errors: the caller's (2, like a wrong option), work that failed (1), Ctrl-C (130).
+# Exit codes: the caller's mistake (like a wrong option), work that failed, Ctrl-C.
 MISTAKE, FAILED, INTERRUPTED = 2, 1, 130
-# Errors that say in one line what is wrong and how to mend it.
+# Errors whose message says what is wrong and how to fix it.
 EXPECTED = (ValueError, OSError, ImportError, TypeError)
 # Width of tables where there is no terminal to ask.
 WIDTH = 120
-# What a terminal obeys, or what turns the order of the text around it; halves of characters, as in names of files that
-# are no UTF-8, cannot be printed at all. Tabs, joiners and marks that letters of some languages need are none of these.
+# Control characters, those that change the direction of text, and surrogates (as in file names that are not UTF-8),
+# which cannot be printed at all. Not among them: tabs, joiners and marks that letters of some languages need.
 UNSAFE = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u2028-\u202e\u2066-\u2069\ud800-\udfff]")
 
 
 class Commands(typer.core.TyperGroup):
-    """The commands; Ctrl-C ends each of them in the same way."""
+    """A group of commands that Ctrl-C ends in the same way, and that prints its help if no command is given."""
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        if not args and not ctx.resilient_parsing:
+            # Not by no_args_is_help: that help is an error message, whose line breaks are written out below.
+            say(ctx.get_help(), lines=True)
+            raise typer.Exit(MISTAKE)
+        return super().parse_args(ctx, args)
 
     def make_context(self, *args: Any, **kwargs: Any) -> Any:
         with _visible_mistakes():
@@ -69,7 +72,7 @@ class Commands(typer.core.TyperGroup):
 
 @contextlib.contextmanager
 def _visible_mistakes() -> Iterator[None]:
-    """Make the messages about wrong words of the command line, which are not printed here, visible."""
+    """Write out control characters in usage errors, which typer prints."""
     try:
         yield
     except Exception as error:
@@ -81,9 +84,8 @@ def _visible_mistakes() -> Iterator[None]:
 
 app = typer.Typer(
     cls=Commands,
-    help="Distances that need not be symmetric: learn them, and put them to work.",
+    help="Learn distances that need not be symmetric, and search and cluster with them.",
     epilog="Begin with: askew compare --dataset wine",
-    no_args_is_help=True,
     pretty_exceptions_enable=False,
     rich_markup_mode=None,
 )
@@ -110,18 +112,22 @@ def run(app: typer.Typer, name: str, arguments: Sequence[str] | None = None) -> 
     """Run the commands of an app under the name ``name``; errors become one line and an exit code."""
     words = list(sys.argv[1:] if arguments is None else arguments)
     debug = "--debug" in words
-    # It may stand anywhere; the shell itself knows it in front of the command only.
+    # It may stand anywhere; typer takes it in front of the command only.
     words = ["--debug"] * debug + [word for word in words if word != "--debug"]
-    shown = warnings.formatwarning
+    formatwarning = warnings.formatwarning
     warnings.formatwarning = lambda message, *_, **__: f"askew: {visible(_one_line(message))}\n"
     try:
         app(args=words, prog_name=name)
     except EXPECTED as error:
         _explain(error, debug, MISTAKE)
-    except TrainingDivergedError as error:
+    except RuntimeError as error:
+        from askew.training import TrainingDivergedError
+
+        if not isinstance(error, TrainingDivergedError):
+            raise
         _explain(error, debug, FAILED)
     finally:
-        warnings.formatwarning = shown
+        warnings.formatwarning = formatwarning
 
 
 def _one_line(message: object) -> str:
@@ -136,55 +142,54 @@ def _explain(error: Exception, debug: bool, code: int) -> None:
     sys.exit(code)
 
 
-# ---------------------------------------------------------------------- what is printed
-
-
 def visible(text: str, lines: bool = False) -> str:
-    r"""Return text in which everything that a terminal would obey is written out, as Python writes it.
+    r"""Return text with control characters written out, as Python does.
 
     Parameters
     ----------
     text
-        With parts that may come from anywhere.
+        Text with parts that may come from anywhere.
     lines
-        Whether line breaks stay, where the text is ours; else they are written out, too, so that no name can look like
-        a line of its own.
+        Whether to keep line breaks, in text of ours; else they are written out as well: no name can look like a line.
 
     Examples
     --------
     >>> print(visible("Zürich\x1b[2J \u202ecba\nall is well"))
     Zürich\x1b[2J \u202ecba\nall is well
     """
-    shown = UNSAFE.sub(lambda found: repr(found.group())[1:-1], text)
-    return shown if lines else shown.replace("\n", "\\n")
+    text = UNSAFE.sub(lambda match: repr(match.group())[1:-1], text)
+    return text if lines else text.replace("\n", "\\n")
 
 
 def complain(text: str, lines: bool = False) -> None:
-    """Print what is wrong, apart from what the command gives."""
+    """Print an error, to standard error."""
     print(f"askew: {visible(text, lines)}", file=sys.stderr)
 
 
 def say(text: str = "", quiet: bool = False, lines: bool = False, aside: bool = False) -> None:
-    """Print something for people; with ``quiet``, where programs read the output, not at all.
+    """Print something for people.
 
     Parameters
     ----------
     text
-        What to print; without, an empty line.
+        What to print; an empty line by default.
     quiet
-        Whether to print nothing.
+        Whether to print nothing, as programs read the output.
     lines
         Whether the text has several lines; see :func:`visible`.
     aside
-        Whether it goes where errors go, apart from what the command gives.
+        Whether to print to standard error.
     """
     if not quiet:
         print(visible(text, lines), file=sys.stderr if aside else sys.stdout)
 
 
 def markdown(text: str) -> None:
-    """Print Markdown: with headings and tables on a terminal, as it is elsewhere."""
+    """Print Markdown: formatted on a terminal, as it is elsewhere."""
     if sys.stdout.isatty():
+        from rich.console import Console
+        from rich.markdown import Markdown
+
         Console().print(Markdown(visible(text, lines=True)))
     else:
         say(text, lines=True)
@@ -193,23 +198,26 @@ def markdown(text: str) -> None:
 def print_json(value: object) -> None:
     """Print a value for programs: one JSON document, in which unsafe characters are written as JSON writes them."""
     text = json.dumps(value, indent=2, ensure_ascii=False, allow_nan=False)
-    print(UNSAFE.sub(lambda found: f"\\u{ord(found.group()):04x}", text))
+    print(UNSAFE.sub(lambda match: f"\\u{ord(match.group()):04x}", text))
 
 
 def table(header: Sequence[str], rows: Sequence[Sequence[str]], best: int | None = None) -> None:
     """Print a table for people, with one row marked as the best."""
+    from rich.console import Console
+    from rich.table import Table
+
     drawn = Table(box=None, pad_edge=False, header_style="bold")
     for number, name in enumerate(header):
         drawn.add_column(visible(name), justify="left" if number == 0 else "right", overflow="fold")
     for number, row in enumerate(rows):
         drawn.add_row(*map(visible, row), style="bold green" if number == best else None)
-    terminal = sys.stdout.isatty()
-    Console(file=sys.stdout, width=None if terminal else WIDTH, markup=False, highlight=False).print(drawn)
+    width = None if sys.stdout.isatty() else WIDTH
+    Console(file=sys.stdout, width=width, markup=False, highlight=False).print(drawn)
 
 
 def _show_version(wanted: bool) -> None:
     if wanted:
-        say(f"askew {io.version()}")
+        say(f"askew {__version__}")
         raise typer.Exit
 
 
@@ -220,5 +228,5 @@ def _shared(
     ] = False,
     debug: Annotated[bool, typer.Option("--debug", help="Show where an error comes from.")] = False,
 ) -> None:
-    # Typer keeps a command a word of its own only if there is such a function; main() looks for --debug.
+    # Declares the options in front of a command; run() looks for --debug.
     pass

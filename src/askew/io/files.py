@@ -9,7 +9,6 @@ import math
 import os
 import re
 import secrets
-import sys
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -20,6 +19,7 @@ from safetensors.torch import save_file
 from torch import Tensor
 
 from askew import checks
+from askew._version import __version__
 
 __all__ = [
     "FORMAT",
@@ -45,8 +45,7 @@ HEADER = "askew"
 
 def version() -> str:
     """Return the version of askew, for files to say what wrote them."""
-    # Read when asked for: the top level imports this module before it has a version.
-    return str(getattr(sys.modules["askew"], "__version__", "unknown"))
+    return __version__
 
 
 @contextlib.contextmanager

@@ -17,16 +17,15 @@ from sklearn.model_selection import StratifiedKFold, train_test_split
 from askew import checks, metrics
 from askew._progress import progress_bar
 from askew.cli.comparison.leaderboard import DECIDES, SCORES, Leaderboard, Standing
+from askew.cli.options import USUAL
 from askew.clustering.alternating import cluster_from_euclidean
 from askew.divergences import CATALOGUE
 from askew.encoders import Standardize
 from askew.estimators import DivergenceLearner
 from askew.training import TrainingDivergedError
 
-__all__ = ["DEFAULT", "compare"]
+__all__ = ["compare"]
 
-# What is compared unless other names are given: nothing learned, a linear map, two other learners, and ours.
-DEFAULT = ("euclidean", "mahalanobis", "deep-div", "pbdl", "nbd")
 # Rows that are compared on at most: rankings take all pairs of a fold with the rest.
 MOST_ROWS = 6000
 NEIGHBOURS = 5
@@ -49,7 +48,7 @@ class _Outcome:
 def compare(
     X: ArrayLike,
     y: ArrayLike,
-    divergences: Sequence[str] = DEFAULT,
+    divergences: Sequence[str] = USUAL,
     *,
     folds: int = 5,
     steps: int | None = None,

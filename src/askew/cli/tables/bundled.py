@@ -1,10 +1,11 @@
-"""Tables that come along, to try things on."""
+"""Example tables."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
 from askew import checks
+from askew.cli.options import DATASETS
 
 if TYPE_CHECKING:
     from pandas import DataFrame
@@ -13,8 +14,6 @@ __all__ = ["LABEL", "bundled_names", "load_bundled"]
 
 # What the column of labels is called in all of them.
 LABEL = "class"
-# Our names and those of scikit-learn's functions.
-FUNCTIONS = {"iris": "load_iris", "wine": "load_wine", "breast-cancer": "load_breast_cancer", "digits": "load_digits"}
 
 
 def bundled_names() -> list[str]:
@@ -25,7 +24,7 @@ def bundled_names() -> list[str]:
     >>> bundled_names()
     ['iris', 'wine', 'breast-cancer', 'digits']
     """
-    return list(FUNCTIONS)
+    return list(DATASETS)
 
 
 def load_bundled(name: str) -> DataFrame:
@@ -44,8 +43,8 @@ def load_bundled(name: str) -> DataFrame:
     """
     from sklearn import datasets
 
-    checks.check_name(name, FUNCTIONS, "--dataset")
-    bunch = getattr(datasets, FUNCTIONS[name])(as_frame=True)
+    checks.check_name(name, DATASETS, "--dataset")
+    bunch = getattr(datasets, DATASETS[name])(as_frame=True)
     table: DataFrame = bunch.data.copy()
     table[LABEL] = [str(bunch.target_names[number]) for number in bunch.target]
     return table

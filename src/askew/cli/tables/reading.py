@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 from numpy.typing import NDArray
 
 from askew import checks, io
+from askew.cli.options import check_file
 
 if TYPE_CHECKING:
     from pandas import DataFrame
@@ -70,15 +71,8 @@ def read_frame(path: str | os.PathLike[str], *, header: bool = True) -> DataFram
     0   150.5  apple
     1     NaN   plum
     """
-    place = Path(path)
-    shown = repr(str(path))
-    if not place.is_file():
-        hint = "Check the name." if not place.is_dir() else "It is a folder: name a file in it."
-        raise FileNotFoundError(checks.message("TABLE", "a file that exists", shown, hint))
-    ending = place.suffix.lower()
-    if ending not in READERS:
-        must = f"a file that ends in {', '.join(READERS)}"
-        raise ValueError(checks.message("TABLE", must, shown, "Save the table as CSV."))
+    place = check_file(path)
+    shown, ending = repr(str(path)), place.suffix.lower()
     try:
         frame = READERS[ending](place, header)
     except DAMAGE as error:

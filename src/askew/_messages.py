@@ -1,0 +1,30 @@
+"""Error messages in one form, for code that must not wait for torch to be imported."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterable
+
+__all__ = ["check_name", "message"]
+
+
+def message(what: str, must: str, got: object, hint: str = "") -> str:
+    """Return an error message: what is wrong, what it must be, what was received, and how to fix it.
+
+    Examples
+    --------
+    >>> message("dim of NeuralBregman", "a positive integer", -3)
+    'dim of NeuralBregman must be a positive integer. Got -3 instead.'
+    """
+    text = f"{what} must be {must}. Got {got} instead."
+    return f"{text} {hint}" if hint else text
+
+
+def check_name(name: object, known: Iterable[str], what: str) -> str:
+    """Return ``name`` if it is one of ``known``; the error suggests similar names."""
+    choices = list(known)
+    if isinstance(name, str) and name in choices:
+        return name
+    near = difflib.get_close_matches(str(name).lower(), choices, n=3, cutoff=0.5)
+    hint = f"Did you mean {' or '.join(map(repr, near))}?" if near else ""
+    raise ValueError(message(what, f"one of {', '.join(map(repr, choices))}", repr(name), hint))
