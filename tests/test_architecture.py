@@ -14,6 +14,8 @@ ROOT = Path(askew.__file__).parent
 
 # Data flows down this list; a module imports only from those above it or from its own package.
 ORDER = (
+    "_version",
+    "_messages",
     "checks",
     "_progress",
     "_parallel",
@@ -115,17 +117,27 @@ def dangers(source: str) -> list[str]:
 
 
 def statements(source: str) -> list[str]:
-    """Return the statements of a module that are neither its docstring, imports, ``__all__`` nor ``__version__``."""
+    """Return the statements of the top level other than imports, names, and what imports a name when it is used."""
     body = ast.parse(source).body
     if body and isinstance(body[0], ast.Expr) and isinstance(body[0].value, ast.Constant):
         body = body[1:]
     found = []
     for node in body:
         targets = node.targets if isinstance(node, ast.Assign) else [getattr(node, "target", None)]
-        plain = all(isinstance(t, ast.Name) and t.id in {"__all__", "__version__"} for t in targets)
-        if not (plain or isinstance(node, (ast.Import, ast.ImportFrom))):
+        plain = all(isinstance(t, ast.Name) and t.id in {"__all__", "__version__", "_PACKAGES"} for t in targets)
+        if not (plain or isinstance(node, (ast.Import, ast.ImportFrom)) or loads_names(node)):
             found.append(ast.unparse(node))
     return found
+
+
+def loads_names(node: ast.stmt) -> bool:
+    """Whether a statement imports names for type checkers, and defines how Python imports them."""
+    return (
+        isinstance(node, ast.If)
+        and ast.unparse(node.test) == "TYPE_CHECKING"
+        and all(isinstance(part, (ast.Import, ast.ImportFrom)) for part in node.body)
+        and all(isinstance(part, ast.FunctionDef) and part.name in {"__getattr__", "__dir__"} for part in node.orelse)
+    )
 
 
 @pytest.mark.parametrize("path", MODULES, ids=label)
@@ -199,6 +211,9 @@ def test_dangers_are_recognised(source: str, found: list[str]) -> None:
         ('"""Names."""\nfrom askew import checks\n__all__ = ["checks"]\n__version__ = "0.1.0"', 0),
         ("from askew import checks\nchecks.REAL", 1),
         ("def f():\n    pass\nDEBUG: bool = True", 2),
+        ("if TYPE_CHECKING:\n    from askew import io\nelse:\n    def __getattr__(name):\n        pass", 0),
+        ("if TYPE_CHECKING:\n    from askew import io\nelse:\n    def f():\n        pass", 1),
+        ("if TYPE_CHECKING:\n    f()", 1),
     ],
 )
 def test_code_at_the_top_level_is_recognised(source: str, count: int) -> None:

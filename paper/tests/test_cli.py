@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import json
 import os
 import signal
 import subprocess
@@ -131,6 +132,8 @@ def test_list_knows_what_was_measured_here(capsys: pytest.CaptureFixture[str]) -
         (("run", "sums", "--jobs", "0"), "jobs must be a positive integer. Got 0 instead."),
         (("run", "products", "--scale", "paper"), "scale of 'products' must be one of 'quick'. Got 'paper'"),
         (("run", "sums", "-o", "file/results"), "Not a directory"),
+        (("bench", "nothing"), "name of a divergence must be one of"),
+        (("data", "--download", "nothing"), "--download must be one of"),
         (
             ("report", "nowhere"),
             "RESULTS must be a folder that exists. Got 'nowhere' instead. Make it with: askew-paper ru",
@@ -211,6 +214,26 @@ def test_help_names_the_commands(capsys: pytest.CaptureFixture[str]) -> None:
     assert called("--help") == 0
     shown = capsys.readouterr().out
     assert {"run", "list", "report", "data"} <= set(shown.split())
+
+
+@pytest.mark.parametrize("command", ["run", "list", "report", "bench", "data"])
+def test_help_has_an_example(command: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert called(command, "--help") == 0
+    assert f"Example: askew-paper {command}" in capsys.readouterr().out
+
+
+def test_bench(capsys: pytest.CaptureFixture[str]) -> None:
+    assert called("bench", "mahalanobis", "kl", "--dim", "3", "--batch", "10", "--json") == 0
+    assert set(json.loads(capsys.readouterr().out)["milliseconds"]["pairwise"]) == {"mahalanobis", "kl"}
+    assert called("bench", "mahalanobis", "--dim", "3", "--batch", "10") == 0
+    assert "mahalanobis" in capsys.readouterr().out
+
+
+def test_data_lists_what_there_is(capsys: pytest.CaptureFixture[str]) -> None:
+    assert called("data") == 0
+    assert "iris, wine, breast-cancer, digits" in capsys.readouterr().out
+    assert called("data", "--json") == 0
+    assert "mnist" in [entry["name"] for entry in json.loads(capsys.readouterr().out)["datasets"]]
 
 
 MODULE = """

@@ -185,8 +185,7 @@ def test_learn_from_pairs_and_triplets(table: Path, tmp_path: Path, capsys: pyte
         (["search", "nowhere", "TABLE"], "with an index.json"),
         (["cluster", "MODEL", "TABLE", "-k", "0"], "n_clusters"),
         (["explore", "MODEL", "--label", "class"], "--label must be given with --data"),
-        (["bench", "nothing"], "name of a divergence must be one of"),
-        (["datasets", "--download", "nothing"], "--download must be one of"),
+        (["index", "MODEL", "TABLE", "--direction", "both"], "--direction must be one of"),
     ],
 )
 def test_mistakes_are_one_line(
@@ -216,20 +215,7 @@ def test_table_without_the_columns(model: Path, tmp_path: Path, capsys: pytest.C
     assert "one without 'sepal length (cm)'" in err
 
 
-def test_bench_and_datasets(capsys: pytest.CaptureFixture[str]) -> None:
-    code, out, _ = run(capsys, "bench", "mahalanobis", "kl", "--dim", 3, "--batch", 10, "--json")
-    assert code == 0
-    assert set(json.loads(out)["milliseconds"]["pairwise"]) == {"mahalanobis", "kl"}
-    assert "mahalanobis" in run(capsys, "bench", "mahalanobis", "--dim", 3, "--batch", 10)[1]
-    code, out, _ = run(capsys, "datasets")
-    assert code == 0
-    assert "iris, wine, breast-cancer, digits" in out
-    assert "mnist" in [one["name"] for one in json.loads(run(capsys, "datasets", "--json")[1])["datasets"]]
-
-
-@pytest.mark.parametrize(
-    "command", ["compare", "learn", "index", "search", "cluster", "explore", "reproduce", "report", "bench", "datasets"]
-)
+@pytest.mark.parametrize("command", ["compare", "learn", "index", "search", "cluster", "explore"])
 def test_help_has_an_example(command: str, capsys: pytest.CaptureFixture[str]) -> None:
     code, out, _ = run(capsys, command, "--help")
     assert code == 0
@@ -244,7 +230,7 @@ def test_commands_of_the_page_run(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Every command of docs/command-line.md, in its order; the trainings are shortened."""
-    page = Path(__file__).parents[1] / "docs" / "command-line.md"
+    page = Path(__file__).parents[2] / "docs" / "command-line.md"
     commands = [
         line.split()[1:]
         for block in re.findall(r"```sh\n(.*?)```", page.read_text(encoding="utf-8"), flags=re.DOTALL)
@@ -257,7 +243,6 @@ def test_commands_of_the_page_run(
     shorter = {
         "compare": ["--divergence", "mahalanobis,euclidean", "--folds", "2", "--jobs", "1", *FAST],
         "learn": ["--encoder", "none", *FAST],
-        "bench": ["--batch", "10"],
     }
     for words in commands:
         code, _, err = run(capsys, *words, *shorter.get(words[0], []))
@@ -344,13 +329,13 @@ def test_orders_to_the_terminal_in_json(hostile: Path, tmp_path: Path, capsys: p
 def test_warnings_are_shown_and_not_obeyed(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
     texts = []
 
-    def warned() -> list[str]:
+    def warned(name: str) -> pandas.DataFrame:
         # What warn() would print, if it were not for pytest.
         texts.append(warnings.formatwarning(f"{LETTERS} {ORDERS}", UserWarning, "file", 1))  # type: ignore[arg-type]
-        return []
+        raise ValueError("enough")
 
-    monkeypatch.setattr("askew_paper.cli.bundled_names", warned)
-    assert run(capsys, "datasets")[0] == 0
+    monkeypatch.setattr("askew.cli.inputs.load_bundled", warned)
+    assert run(capsys, "compare", "--dataset", "wine") == (2, "", "askew: enough\n")
     assert texts[0].startswith(f"askew: {LETTERS} \\x1b]0;owned\\x07")
     assert not UNSAFE.search("".join(texts))
     assert texts[0].count("\n") == 1

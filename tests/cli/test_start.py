@@ -72,7 +72,9 @@ def results() -> dict[tuple[str, ...], tuple[int, str, str, list[str]]]:
 
 
 @pytest.mark.parametrize("words", USAGE, ids=" ".join)
-def test_nothing_heavy_is_imported(words: list[str], results: dict[tuple[str, ...], tuple[int, str, str, list[str]]]) -> None:
+def test_nothing_heavy_is_imported(
+    words: list[str], results: dict[tuple[str, ...], tuple[int, str, str, list[str]]]
+) -> None:
     code, out, err, heavy = results[tuple(words)]
     assert heavy == []
     assert code == (0 if {"--help", "--version"} & set(words) else 2)
@@ -94,7 +96,9 @@ def test_bare_command_prints_its_help(results: dict[tuple[str, ...], tuple[int, 
 
 def test_completion_is_answered_at_once() -> None:
     words = {"_ASKEW_COMPLETE": "complete_bash", "COMP_WORDS": "askew cl", "COMP_CWORD": "1"}
-    code = "import atexit, sys; from askew.cli import main; atexit.register(lambda: print('torch' in sys.modules)); main()"
+    code = (
+        "import atexit, sys; from askew.cli import main; atexit.register(lambda: print('torch' in sys.modules)); main()"
+    )
     assert python("-c", code, **words).split() == ["cluster", "False"]
 
 

@@ -78,9 +78,7 @@ def _compare(
     say(f"{source}: {size}", json)
     inputs.tell(notes, json)
     progress = False if json else None
-    board = compare(
-        points, labels, names, folds=folds, steps=steps, random_state=seed, jobs=jobs, progress=progress
-    )
+    board = compare(points, labels, names, folds=folds, steps=steps, random_state=seed, jobs=jobs, progress=progress)
     best = board.best.name
     encoder = None if best == "euclidean" else "auto"
     learner = DivergenceLearner(best, encoder=encoder, steps=steps, random_state=seed, progress=progress)
