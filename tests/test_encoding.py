@@ -12,7 +12,8 @@ import scipy.sparse
 import torch
 from torch import Tensor, nn
 
-from askew.encoders import as_points, encode, encoding
+from askew import encoders
+from askew.encoders import as_points, encode, for_numpy
 
 ROWS = np.arange(12.0).reshape(4, 3)
 
@@ -124,7 +125,7 @@ def test_numbers_that_are_not_all_there(make: Callable[[], Any], error: type[Exc
     with pytest.raises(error, match=words):
         as_points(make())
     with pytest.raises(error, match=words):
-        encoding.for_numpy(make())
+        for_numpy(make())
 
 
 def test_masked_array_of_which_nothing_is_masked() -> None:
@@ -134,8 +135,8 @@ def test_masked_array_of_which_nothing_is_masked() -> None:
 def test_masks_of_what_dask_holds() -> None:
     da = pytest.importorskip("dask.array", reason='dask is not installed: pip install "askew[dask]"')
     lazily = da.from_array(ROWS, chunks=(2, 2))
-    assert as_points(lazily).tolist() == encoding.for_numpy(lazily).tolist() == ROWS.tolist()
-    for take in (as_points, encoding.for_numpy):
+    assert as_points(lazily).tolist() == for_numpy(lazily).tolist() == ROWS.tolist()
+    for take in (as_points, for_numpy):
         with pytest.raises(ValueError, match=r"points must be without masked entries\. Got 1 of 12 masked"):
             take(da.ma.masked_equal(lazily, 4.0))
 
@@ -167,7 +168,7 @@ def test_no_encoder() -> None:
 
 @pytest.mark.parametrize("count", [0, 1, 9, 10, 11, 100])
 def test_batches(count: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(encoding, "BATCH_ELEMENTS", 30)
+    monkeypatch.setattr(encoders, "BATCH_ELEMENTS", 30)
     encoder, points = Watched(nn.Linear(3, 2)), torch.randn(count, 3)
     images = encode(encoder, points)
     assert encoder.sizes == ([10] * (count // 10) + [count % 10] * (count % 10 > 0) or [0])
@@ -176,7 +177,7 @@ def test_batches(count: int, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_one_point_may_be_larger_than_a_batch(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(encoding, "BATCH_ELEMENTS", 30)
+    monkeypatch.setattr(encoders, "BATCH_ELEMENTS", 30)
     encoder = Watched(nn.Flatten())
     assert encode(encoder, torch.ones(3, 1, 8, 8)).shape == (3, 64)
     assert encoder.sizes == [1, 1, 1]
@@ -284,7 +285,7 @@ def test_error_of_integers_is_that_of_what_the_encoder_takes() -> None:
 def test_progress(
     show: bool, count: int, shown: bool, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(encoding, "BATCH_ELEMENTS", 30)
+    monkeypatch.setattr(encoders, "BATCH_ELEMENTS", 30)
     encode(nn.Linear(3, 2), torch.randn(count, 3), progress=show)
     assert ("encoding" in capsys.readouterr().err) == shown
 

@@ -113,8 +113,8 @@ def test_archive_compressed_in_another_way(tmp_path: Path) -> None:
 def test_parquet_of_one_value_over_and_over(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     pytest.importorskip("pyarrow")
     pandas.DataFrame({"a": np.zeros(2_000_000), "b": np.zeros(2_000_000)}).to_parquet(tmp_path / "a.parquet")
-    monkeypatch.setattr("askew.io.parquet.MOST_VALUES", 1000)
-    monkeypatch.setattr("askew.io.parquet.DEFLATE", 1)
+    monkeypatch.setattr("askew.io.arrays.MOST_VALUES", 1000)
+    monkeypatch.setattr("askew.io.arrays.DEFLATE", 1)
     assert (tmp_path / "a.parquet").stat().st_size < 100_000
     with pytest.raises(ValueError, match="bytes that say they are 4000000 values"):
         read_frame(tmp_path / "a.parquet")
@@ -170,8 +170,8 @@ def test_parquet_that_declares_fewer_rows_than_its_groups(tmp_path: Path, monkey
     footer = len(content) - 8 - struct.unpack("<I", content[-8:-4])[0]
     file.write_bytes(content[:footer] + content[footer:].replace(true, false, 1))
     assert parquet.ParquetFile(file).metadata.num_rows == 1
-    monkeypatch.setattr("askew.io.parquet.MOST_VALUES", 1000)
-    monkeypatch.setattr("askew.io.parquet.DEFLATE", 1)
+    monkeypatch.setattr("askew.io.arrays.MOST_VALUES", 1000)
+    monkeypatch.setattr("askew.io.arrays.DEFLATE", 1)
     with pytest.raises(ValueError, match="bytes that say they are 2000000 values"):
         read_frame(file)
 
@@ -180,8 +180,8 @@ def test_rows_of_a_group_of_one_value_over_and_over(tmp_path: Path, monkeypatch:
     pytest.importorskip("pyarrow")
     file = tmp_path / "a.parquet"
     pandas.DataFrame({"a": np.zeros(200_000), "b": np.zeros(200_000)}).to_parquet(file, row_group_size=100_000)
-    monkeypatch.setattr("askew.io.parquet.MOST_VALUES", 100_000)
-    monkeypatch.setattr("askew.io.parquet.DEFLATE", 1)
+    monkeypatch.setattr("askew.io.arrays.MOST_VALUES", 100_000)
+    monkeypatch.setattr("askew.io.arrays.DEFLATE", 1)
     with pytest.raises(ValueError, match=r"whole Parquet file.*bytes that say they are 200000 values"):
         Rows(file)
     assert Rows(file, "a").read(150_000, 150_001).tolist() == [0]

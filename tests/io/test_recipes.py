@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 import torch
+from askew_paper.encoders import ResNet18, ResNet20
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from members import CATALOGUE, DIM, REAL, Case, build, cases, into_domain, random_points, train
@@ -86,9 +87,9 @@ ENCODERS: dict[str, Callable[[], nn.Module]] = {
     "linear": lambda: encoders.Linear(4, 3),
     "mlp": lambda: encoders.MLP(4, 3, [5, 6]),
     "cnn": lambda: encoders.SmallCNN(1, 8, out=3, filters=(2, 4), hidden=5),
-    "resnet20": lambda: encoders.ResNet20(),
-    "resnet20-head": lambda: encoders.ResNet20(out=3),
-    "resnet18-head": lambda: encoders.ResNet18(out=3),
+    "resnet20": lambda: ResNet20(),
+    "resnet20-head": lambda: ResNet20(out=3),
+    "resnet18-head": lambda: ResNet18(out=3),
     "layers": lambda: nn.Sequential(
         nn.Conv2d(1, 4, (3, 5), stride=2, padding="valid", bias=False),
         nn.BatchNorm2d(4, eps=1e-3),
@@ -112,7 +113,7 @@ def test_encoders(name: str) -> None:
 
 
 def test_no_class_of_the_library_is_forgotten() -> None:
-    known = set(io.classes.MODULES.values())
+    known = {io.classes.resolve(name) for name in io.classes.MODULES}
     for package in (divergences, potentials, encoders):
         for name in package.__all__:
             cls = getattr(package, name)
@@ -282,7 +283,7 @@ def test_an_encoder_of_the_user_is_handed_in() -> None:
     assert same_state(given, before)
     message = (
         f"encoder must be a module of the class '{__name__}.OwnEncoder', which is not of askew. Got none instead. "
-        "Hand one in: askew.load(folder, encoder=OwnEncoder(...))."
+        "Pass one: askew.load(folder, encoder=OwnEncoder(...))."
     )
     with pytest.raises(ValueError, match=re.escape(message)):
         io.build(written(module), module.state_dict())
@@ -327,7 +328,7 @@ def test_arrays_that_are_not_kept_cannot_be_described() -> None:
         def compute(self, x: Tensor, y: Tensor) -> Tensor:
             return (x - y).abs().sum(-1)
 
-    with pytest.raises(TypeError, match=r"arguments.shift of Shifted must be kept by it as a parameter or a buffer"):
+    with pytest.raises(TypeError, match=r"arguments.shift of Shifted must be a parameter or a buffer of that name"):
         io.describe(Shifted(torch.zeros(2)))
 
 

@@ -207,7 +207,7 @@ def test_what_is_no_table_is_said(tmp_path: Path) -> None:
     ):
         with pytest.raises(error, match=text):
             Rows(source)  # type: ignore[arg-type]
-    with pytest.raises(ValueError, match="without gaps"):
+    with pytest.raises(ValueError, match="without missing values"):
         Rows(gaps).read(0, 2)
     with pytest.raises(ValueError, match="numbers from 0 to 3"):
         Rows(good, [4])

@@ -309,7 +309,7 @@ def test_batches_change_nothing(monkeypatch: pytest.MonkeyPatch, capsys: pytest.
     items = torch.randn(50, 3)
     wanted = ExactIndex(model)
     wanted.add(items)
-    monkeypatch.setattr("askew.encoders.encoding.BATCH_ELEMENTS", 21)
+    monkeypatch.setattr("askew.encoders.BATCH_ELEMENTS", 21)
     index = ExactIndex(model, progress=True)
     index.add(items)
     assert "encoding" in capsys.readouterr().err

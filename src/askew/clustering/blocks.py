@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from askew import checks
 from askew.clustering.inputs import checked_part
-from askew.encoders.encoding import for_numpy
+from askew.encoders import for_numpy
 
 __all__ = ["Blocks", "check_lazy", "lazy_rows"]
 

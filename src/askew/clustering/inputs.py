@@ -15,8 +15,7 @@ from torch import Tensor, nn
 from askew import checks
 from askew.clustering.frame import check_inside
 from askew.divergences import CATALOGUE, Bregman, Divergence, make, take_apart
-from askew.encoders import as_points, encode
-from askew.encoders.encoding import as_floats, for_numpy
+from askew.encoders import as_floats, as_points, encode, for_numpy
 
 __all__ = [
     "as_images",

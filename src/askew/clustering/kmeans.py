@@ -27,8 +27,7 @@ from askew.clustering.lloyd import Clustering, lloyd, nearest, total
 from askew.clustering.minibatch import absorb, minibatch, reseed
 from askew.clustering.starts import STARTS, choose_start
 from askew.divergences import Bregman, take_apart
-from askew.encoders import as_points, encode
-from askew.encoders.encoding import for_numpy
+from askew.encoders import as_points, encode, for_numpy
 
 __all__ = ["BregmanKMeans"]
 

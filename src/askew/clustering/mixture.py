@@ -31,8 +31,7 @@ from askew.clustering.lloyd import lloyd
 from askew.clustering.starts import STARTS, choose_start
 from askew.clustering.volume import curved_directions, log_volumes
 from askew.divergences import Bregman, take_apart
-from askew.encoders import as_points
-from askew.encoders.encoding import for_numpy
+from askew.encoders import as_points, for_numpy
 
 __all__ = ["BregmanMixture"]
 

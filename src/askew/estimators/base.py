@@ -19,8 +19,7 @@ from torch import Tensor, nn
 from askew import checks
 from askew.checks import REAL
 from askew.divergences import CATALOGUE, Divergence, Embedded, make
-from askew.encoders import MLP, Standardize, encode
-from askew.encoders.encoding import for_numpy
+from askew.encoders import MLP, Standardize, encode, for_numpy
 from askew.estimators.plans import Plan, mlp_activation
 from askew.search import ExactIndex
 from askew.training import History, TrainingDivergedError, fit

@@ -16,7 +16,7 @@ from torch import Tensor, nn
 
 from askew import checks, metrics, pbdl
 from askew.divergences import Divergence
-from askew.encoders.encoding import for_numpy
+from askew.encoders import for_numpy
 from askew.estimators.base import BaseLearner, as_tensor
 from askew.estimators.plans import label_plan
 from askew.training import History

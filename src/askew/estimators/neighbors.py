@@ -10,7 +10,7 @@ from sklearn.base import BaseEstimator, ClassifierMixin, clone
 from sklearn.utils.validation import check_is_fitted, validate_data
 
 from askew import checks
-from askew.encoders.encoding import for_numpy
+from askew.encoders import for_numpy
 from askew.estimators.labels import DivergenceLearner
 
 __all__ = ["DivergenceNeighborsClassifier"]

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 
 from askew import checks, pbdl
 from askew.divergences import Divergence
-from askew.encoders.encoding import for_numpy
+from askew.encoders import for_numpy
 from askew.estimators.base import BaseLearner, as_tensor, distinct_rows
 from askew.estimators.plans import pair_plan
 from askew.training import History

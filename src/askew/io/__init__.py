@@ -1,10 +1,7 @@
-"""Files: models and indexes are written whole or not at all, checked when read, and never executed."""
+"""Files: models and indexes are whole or absent, checked when read, and never executed."""
 
-from askew.io.arrays import DEFLATE, read_array, read_arrays
-from askew.io.building import build, check_rebuildable
+from askew.io.arrays import check_values, group_rows, read_array, read_arrays
 from askew.io.classes import name_of
-from askew.io.describing import describe
-from askew.io.exporting import export
 from askew.io.files import (
     FORMAT,
     atomic_write,
@@ -19,17 +16,16 @@ from askew.io.files import (
     write_json,
     write_text,
 )
-from askew.io.folders import only_writer, writable_folder
-from askew.io.parquet import check_values, group_rows
-from askew.io.recording import Rebuildable
-from askew.io.row_batches import RowBatches
-from askew.io.rows import Rows
+from askew.io.folder import FolderFormat, only_writer, read_description, settled, writable_folder, write_folder
+from askew.io.graph import export
+from askew.io.recipes import Rebuildable, build, check_rebuildable, describe
+from askew.io.rows import RowBatches, Rows
 from askew.io.saving import load, load_with_notes, save
 from askew.io.trees import flatten, unflatten
 
 __all__ = [
-    "DEFLATE",
     "FORMAT",
+    "FolderFormat",
     "Rebuildable",
     "RowBatches",
     "Rows",
@@ -52,12 +48,15 @@ __all__ = [
     "printable",
     "read_array",
     "read_arrays",
+    "read_description",
     "read_json",
     "save",
     "save_tensors",
+    "settled",
     "unflatten",
     "version",
     "writable_folder",
+    "write_folder",
     "write_json",
     "write_text",
 ]

@@ -1,4 +1,4 @@
-"""Arrays of numpy's own files, read without running anything and without taking more memory than a file can fill."""
+"""Read .npy, .npz and Parquet files of others: no code is run, and no file takes more memory than it can fill."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from typing import Any, BinaryIO
 import numpy as np
 from numpy.typing import NDArray
 
-__all__ = ["DEFLATE", "read_array", "read_arrays"]
+__all__ = ["check_values", "group_rows", "read_array", "read_arrays"]
 
 Array = NDArray[Any]
 
@@ -26,7 +26,9 @@ LAST_CHARACTER = 0x10FFFF
 SURROGATES = (0xD800, 0xDFFF)
 METHODS = (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED)
 HEADERS = {(1, 0): np.lib.format.read_array_header_1_0, (2, 0): np.lib.format.read_array_header_2_0}
-# What reading a header or an archive raises where something is wrong in it; all mean the same here.
+# Values that any Parquet file may unpack to: equal ones take no room in a file.
+MOST_VALUES = 1 << 26
+# What reading a damaged header or archive can raise.
 DAMAGE = (
     *(ValueError, TypeError, KeyError, IndexError, AttributeError, EOFError, OSError, OverflowError, SyntaxError),
     *(MemoryError, RecursionError, NotImplementedError, RuntimeError, struct.error, tokenize.TokenError),
@@ -143,3 +145,40 @@ def _header(file: BinaryIO, length: int) -> tuple[tuple[int, ...], Any, np.dtype
     if declared != there or (declared == 0 and max(shape, default=0) > length):
         raise ValueError(f"it declares {declared} bytes, {dtype} of shape {shape}, and has {there}")
     return shape, "F" if fortran else "C", dtype
+
+
+# ---------------------------------------------------------------------- Parquet
+
+
+def group_rows(file: Any) -> list[int]:
+    """Return the number of rows that each row group of an open Parquet file declares.
+
+    The total number of rows that a file declares is ignored, as it is by readers.
+
+    Parameters
+    ----------
+    file
+        A ``pyarrow.parquet.ParquetFile``.
+
+    Raises
+    ------
+    ValueError
+        If a number is below zero. The message says only what is wrong, not in which file.
+    """
+    counts = [int(file.metadata.row_group(number).num_rows) for number in range(file.metadata.num_row_groups)]
+    if min(counts, default=0) < 0:
+        raise ValueError(f"it says that it has a group of {min(counts)} rows")
+    return counts
+
+
+def check_values(values: int, length: int) -> None:
+    """Raise ValueError if a file of ``length`` bytes declares far more values that are read at a time.
+
+    Examples
+    --------
+    >>> check_values(10**9, 1200)
+    Traceback (most recent call last):
+    ValueError: it has 1200 bytes that say they are 1000000000 values
+    """
+    if values > max(MOST_VALUES, DEFLATE * length):
+        raise ValueError(f"it has {length} bytes that say they are {values} values")

@@ -5,10 +5,10 @@ from __future__ import annotations
 from importlib import import_module
 from typing import Any
 
-__all__ = ["ESTIMATORS", "MODULES", "name_of", "resolve"]
+__all__ = ["ESTIMATORS", "HISTORY", "MODULES", "name_of", "resolve"]
 
-# Name in a file -> module and class. Entries stay for ever: files of older versions have these names.
-# A module that moves changes its entry here, and nothing on disk.
+# Name in a file -> module and class. An entry is never removed: files of older versions have these names. A class that
+# moves to another module changes its entry here, and nothing on disk.
 MODULES: dict[str, tuple[str, str]] = {
     "divergences.Bregman": ("askew.divergences", "Bregman"),
     "divergences.DeepDiv": ("askew.divergences", "DeepDiv"),
@@ -54,7 +54,7 @@ MODULES: dict[str, tuple[str, str]] = {
     "potentials.Separable": ("askew.potentials.closed_form", "Separable"),
     "potentials.Sum": ("askew.potentials", "Sum"),
 }
-# Estimators, and the history of a training; files name them by their class alone.
+# Files name estimators by their class alone.
 ESTIMATORS: dict[str, tuple[str, str]] = {
     "BregmanKMeans": ("askew.clustering", "BregmanKMeans"),
     "BregmanMixture": ("askew.clustering", "BregmanMixture"),
@@ -62,8 +62,8 @@ ESTIMATORS: dict[str, tuple[str, str]] = {
     "DivergenceNeighborsClassifier": ("askew.estimators", "DivergenceNeighborsClassifier"),
     "PairRegressor": ("askew.estimators", "PairRegressor"),
     "TripletLearner": ("askew.estimators", "TripletLearner"),
-    "History": ("askew.training", "History"),
 }
+HISTORY: dict[str, tuple[str, str]] = {"History": ("askew.training", "History")}
 
 
 def resolve(name: str, table: dict[str, tuple[str, str]] = MODULES) -> Any:

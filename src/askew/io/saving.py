@@ -1,10 +1,9 @@
-"""Models as a folder of one JSON file and one safetensors file."""
+"""Save and load models: a folder of one JSON file and one safetensors file, without pickle."""
 
 from __future__ import annotations
 
 import contextlib
 import os
-import re
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
@@ -13,48 +12,49 @@ from typing import Any
 import numpy as np
 from torch import Tensor, nn
 
-from askew import checks, io
-from askew.io.classes import ESTIMATORS, resolve
+from askew import checks
+from askew.io.classes import ESTIMATORS, HISTORY, resolve
+from askew.io.files import checksum, damaged, load_tensors, save_tensors
+from askew.io.folder import FolderFormat, read_description, settled, write_folder
+from askew.io.recipes import build, check_rebuildable, describe
+from askew.io.trees import flatten, unflatten
 
 __all__ = ["load", "load_with_notes", "save"]
 
-DESCRIPTION = "model.json"
-# Also keeps a file from naming one outside of its folder.
-WEIGHTS = re.compile(r"weights-[0-9a-f]{16}\.safetensors")
-FILES = rf"{WEIGHTS.pattern}|model\.json"
-# How often a folder is read again that other processes keep replacing.
-READINGS = 20
+MODEL = FolderFormat(
+    kind="model",
+    part=r"weights-[0-9a-f]{16}\.safetensors",
+    parts=lambda description: [description["weights"]["file"]],
+)
 
 
 def save(model: object, folder: str | os.PathLike[str], notes: Mapping[str, object] | None = None) -> None:
     r"""Write a model to a folder, without pickle.
 
-    The folder gets ``model.json``, which says how the model is made, and ``weights-<hash>.safetensors`` with all its
-    numbers, each flushed to the disk. The weights come first and ``model.json``, which names them, is replaced in one
-    step, so that a process killed at any moment leaves the old model or the new one. Of several processes that save to
-    one folder each waits for the one before it, and the last one wins. Weights of the model that was there before
-    and files that killed processes were writing are removed; others are left alone.
+    The folder gets ``model.json``, which says how to construct the model, and ``weights-<hash>.safetensors`` with all
+    its numbers. A process killed at any moment leaves the old model or the new one. If several processes save to one
+    folder, each waits for the one before it, and the last one wins. Weights of the model that was there before and
+    temporary files of killed processes are removed; other files are left alone.
 
-    What can be saved: divergences, potentials and encoders of askew, with common layers of ``torch.nn`` and with own
-    classes that derive from them; estimators; a :class:`~askew.training.History`; dicts of numbers, strings and
-    tensors. An encoder of another class is saved by its weights, and handed to :func:`load` again. Kept are numbers and
-    dtypes bit for bit, which parameters are frozen, and which modules are in training mode. Not kept: hooks,
-    devices, and attributes set by hand that are no argument of a constructor.
+    You can save divergences, potentials and encoders of askew, with common layers of ``torch.nn`` and with your own
+    subclasses of them; estimators; a :class:`~askew.training.History`; dicts of numbers, strings and tensors. An
+    encoder of any other class is saved by its weights; pass it to :func:`load` again. Numbers and dtypes are kept bit
+    for bit, as are frozen parameters and the training mode of modules. Not kept: hooks, devices, and attributes set by
+    hand that are no constructor argument.
 
     Parameters
     ----------
     model
-        What to save. A model behind ``torch.compile`` or ``DistributedDataParallel`` is taken out of it.
+        What to save. A model inside ``torch.compile`` or ``DistributedDataParallel`` is unwrapped.
     folder
-        Where to; made if it does not exist.
+        Where to; created if it does not exist.
     notes
-        Values that JSON can hold, kept with the model, so that they change together with it; see
-        :func:`load_with_notes`.
+        JSON values that are kept with the model and replaced together with it; see :func:`load_with_notes`.
 
     Raises
     ------
     TypeError, ValueError
-        If the model cannot be made again from a file, as one that holds a Python function.
+        If the model cannot be rebuilt from a file, for example because it holds a Python function.
     OSError
         If the folder cannot be written. What was there is untouched.
 
@@ -71,61 +71,25 @@ def save(model: object, folder: str | os.PathLike[str], notes: Mapping[str, obje
     """
     packer = _Packer()
     content = packer.pack(_unwrapped(model))
-    place = Path(folder)
-    weights = {"sha256": io.checksum(None, packer.tensors)}
-    name = f"weights-{weights['sha256'][:16]}.safetensors"
-    description = {
-        "format": io.FORMAT,
-        "askew": io.version(),
-        "kind": "model",
-        "weights": {"file": name, **weights},
-        "modules": packer.descriptions,
-        "content": content,
-        "notes": dict(notes or {}),
-    }
-    description["checksum"] = io.checksum(description)
-    _old_weights(place)
-    try:
-        place.mkdir(parents=True, exist_ok=True)
-        with io.only_writer(place, FILES) as alone:
-            _write(place, name, packer.tensors, {"kind": "weights", **weights}, description, alone)
-    except OSError as error:
-        got = f"{str(folder)!r} ({error})"
-        hint = "A model that was there before is untouched."
-        raise type(error)(checks.message("folder", "one that can be written to", got, hint)) from error
+    digest = checksum(None, packer.tensors)
 
+    def write(place: Path, parts: dict[str, str]) -> dict[str, Any]:
+        name = parts["weights"] = f"weights-{digest[:16]}.safetensors"
+        save_tensors(place / name, packer.tensors, {"kind": "weights", "sha256": digest})
+        return {
+            "weights": {"file": name, "sha256": digest},
+            "modules": packer.descriptions,
+            "content": content,
+            "notes": dict(notes or {}),
+        }
 
-def _write(
-    place: Path,
-    name: str,
-    tensors: Mapping[str, Tensor],
-    header: Mapping[str, object],
-    description: Mapping[str, object],
-    alone: bool,
-) -> None:
-    """Write both files of a model, and remove what they replace."""
-    old = _old_weights(place)
-    try:
-        io.save_tensors(place / name, tensors, header)
-        io.write_json(place / DESCRIPTION, description)
-    except BaseException:
-        if name != old and alone:
-            _remove(place / name)
-        raise
-    # Only now, and only what this model has replaced: where nothing can be locked, another process may be saving here.
-    if old is not None and old != name and _old_weights(place) != old:
-        _remove(place / old)
-
-
-def _remove(path: Path) -> None:
-    with contextlib.suppress(OSError):
-        path.unlink()
+    write_folder(MODEL, folder, write)
 
 
 def load(folder: str | os.PathLike[str], encoder: nn.Module | None = None, classes: Sequence[type] = ()) -> Any:
     """Return the model that :func:`save` wrote, in main memory.
 
-    Nothing in the folder is run. A file that is cut short, damaged, of another program or of a newer askew is an
+    No code from the folder is run. A file that is truncated, damaged, of another program or of a newer askew is an
     error, and a description takes no more memory than the weights that come with it.
 
     Parameters
@@ -133,10 +97,10 @@ def load(folder: str | os.PathLike[str], encoder: nn.Module | None = None, class
     folder
         Where it is.
     encoder
-        For a model with an encoder of the user's own class: one of the same shape. A copy of it gets the
-        weights. Not needed for encoders of askew and for common layers of ``torch.nn``.
+        For a model whose encoder is of your own class: one of the same shape. A copy of it gets the weights. Not needed
+        for encoders of askew and for common layers of ``torch.nn``.
     classes
-        Classes of the user that derive from those of askew and that the model is made of.
+        Your own subclasses of askew's classes that the model consists of.
 
     Returns
     -------
@@ -179,22 +143,42 @@ def load_with_notes(
     """
     if encoder is not None and not isinstance(encoder, nn.Module):
         raise TypeError(checks.message("encoder of load", "a torch.nn.Module", type(encoder).__name__))
-    shown = repr(str(Path(folder) / DESCRIPTION))
+    shown = repr(str(Path(folder) / MODEL.description))
+    description, tensors = settled(MODEL, folder, lambda: _read(folder, shown))
     try:
-        return _loaded(Path(folder), str(folder), encoder, classes, shown)
+        return _rebuilt(description, tensors, encoder, classes, shown)
     except RecursionError:
-        raise ValueError(io.damaged(shown, "it is too deep")) from None
+        raise ValueError(damaged(shown, "it is too deep")) from None
 
 
-def _loaded(
-    folder: Path, given: str, encoder: nn.Module | None, classes: Sequence[type], shown: str
+def _read(folder: str | os.PathLike[str], shown: str) -> tuple[dict[str, Any], dict[str, Tensor]]:
+    """Return the description and the tensors of a model, which belong together."""
+    description = read_description(MODEL, folder, "askew.save")
+    weights = description.get("weights")
+    name = weights.get("file") if isinstance(weights, dict) else None
+    if not isinstance(weights, dict) or not MODEL.is_part(name):
+        must = "the name of a file in its folder, as askew writes it"
+        raise ValueError(checks.message(f"weights in {shown}", must, repr(name)[:80]))
+    try:
+        tensors, header = load_tensors(Path(folder) / str(name), "weights")
+    except FileNotFoundError:
+        raise ValueError(damaged(shown, f"its weights {name!r} are missing")) from None
+    if header.get("sha256") != weights.get("sha256"):
+        raise ValueError(damaged(shown, f"{name!r} belongs to another model"))
+    return description, tensors
+
+
+def _rebuilt(
+    description: dict[str, Any],
+    tensors: dict[str, Tensor],
+    encoder: nn.Module | None,
+    classes: Sequence[type],
+    shown: str,
 ) -> tuple[Any, dict[str, Any]]:
-    description, tensors = _read(folder, given)
     entries, notes = description.get("modules"), description.get("notes", {})
     if not isinstance(entries, list) or not isinstance(notes, dict) or "content" not in description:
-        raise ValueError(io.damaged(shown, "parts of it are missing"))
-    own = any(_unknown_classes(entry) for entry in entries)
-    if encoder is not None and not own:
+        raise ValueError(damaged(shown, "parts of it are missing"))
+    if encoder is not None and not any(_unknown_classes(entry) for entry in entries):
         must = "None, as the model in this folder can be made without it"
         raise ValueError(checks.message("encoder of load", must, type(encoder).__name__))
     modules = []
@@ -202,64 +186,11 @@ def _loaded(
         state = _under(f"modules.{i}.", tensors)
         modules.append(_module(entry, state, encoder, [cls for cls in classes if issubclass(cls, nn.Module)], shown))
     unpacker = _Unpacker(modules, classes, shown)
-    return io.unflatten(_under("values.", tensors), description["content"], unpacker.special), notes
-
-
-# ---------------------------------------------------------------------- files
-
-
-def _old_weights(folder: Path) -> str | None:
-    """Return the name of the weights of the model in a folder, if there is one; refuse a stranger's."""
-    path = folder / DESCRIPTION
-    if not path.exists():
-        return None
-    shown = repr(str(path))
-    try:
-        description = io.check_description(io.read_json(path.read_bytes(), shown), shown, "model")
-        name = description["weights"]["file"]
-    except (ValueError, KeyError, TypeError):
-        hint = "Choose another folder, or remove the file."
-        raise ValueError(
-            checks.message("folder", f"without a {DESCRIPTION} that askew did not write", shown, hint)
-        ) from None
-    return name if isinstance(name, str) and WEIGHTS.fullmatch(name) else None
-
-
-def _read(folder: Path, given: str) -> tuple[dict[str, Any], dict[str, Tensor]]:
-    """Return the description and the tensors of a model, which belong together."""
-    path = folder / DESCRIPTION
-    shown = repr(str(path))
-    attempts = READINGS
-    while True:
-        if not path.is_file():
-            must = f"one that askew.save wrote, with a {DESCRIPTION}"
-            raise FileNotFoundError(checks.message("folder", must, repr(given)))
-        description = io.check_description(io.read_json(path.read_bytes(), shown), shown, "model")
-        if description.pop("checksum", None) != io.checksum(description):
-            raise ValueError(io.damaged(shown, "its checksum does not fit"))
-        weights = description.get("weights")
-        name = weights.get("file") if isinstance(weights, dict) else None
-        if not isinstance(weights, dict) or not isinstance(name, str) or not WEIGHTS.fullmatch(name):
-            must = "the name of a file in its folder, as askew writes it"
-            raise ValueError(checks.message(f"weights in {shown}", must, repr(name)[:80]))
-        attempts -= 1
-        try:
-            tensors, header = io.load_tensors(folder / name, "weights")
-            break
-        except FileNotFoundError:
-            # Another process may have replaced the model since its description was read: read that again.
-            if attempts == 0:
-                raise ValueError(io.damaged(shown, f"its weights {name!r} are missing")) from None
-    if header.get("sha256") != weights.get("sha256"):
-        raise ValueError(io.damaged(shown, f"{name!r} belongs to another model"))
-    return description, tensors
+    return unflatten(_under("values.", tensors), description["content"], unpacker.special), notes
 
 
 def _under(prefix: str, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
     return {name.removeprefix(prefix): tensor for name, tensor in tensors.items() if name.startswith(prefix)}
-
-
-# ---------------------------------------------------------------------- into a file
 
 
 @dataclass
@@ -271,15 +202,15 @@ class _Packer:
     places: dict[int, int] = field(default_factory=dict)
 
     def pack(self, model: object) -> Any:
-        if not isinstance(model, (nn.Module, resolve("History", ESTIMATORS), dict)) and not _is_estimator(model):
+        if not isinstance(model, (nn.Module, resolve("History", HISTORY), dict)) and not _is_estimator(model):
             must = "a divergence, an encoder, an estimator, a History or a dict"
             raise TypeError(checks.message("model of save", must, type(model).__name__))
-        tensors, content = io.flatten(model, self.special)
+        tensors, content = flatten(model, self.special)
         self.tensors.update({f"values.{name}": tensor for name, tensor in tensors.items()})
         unknown = sorted({name for entry in self.descriptions for name in _unknown_classes(entry)})
         if len(unknown) > 1:
             must = "made of classes of askew, and at most one other"
-            hint = "Derive the others from askew.io.Rebuildable, or make them one module."
+            hint = "Derive the others from askew.io.Rebuildable, or combine them in one module."
             raise ValueError(checks.message("a model that is saved", must, ", ".join(unknown), hint))
         return content
 
@@ -287,7 +218,7 @@ class _Packer:
         """Return what stands for a module, an estimator or a history."""
         if isinstance(value, nn.Module):
             return {"module": self.place(value)}
-        if isinstance(value, resolve("History", ESTIMATORS)):
+        if isinstance(value, resolve("History", HISTORY)):
             return {"history": asdict(value)}
         if isinstance(value, (np.random.RandomState, np.random.Generator)):
             hint = "Call set_params(random_state=0) first; what was fitted does not depend on it any more."
@@ -312,8 +243,8 @@ class _Packer:
         """Return the number of a module; one that is met twice has one number."""
         if id(module) not in self.places:
             number = self.places[id(module)] = len(self.descriptions)
-            recipe = io.describe(module)
-            io.check_rebuildable(module, recipe)
+            recipe = describe(module)
+            check_rebuildable(module, recipe)
             self.tensors.update({f"modules.{number}.{name}": tensor for name, tensor in module.state_dict().items()})
             switched = [name for name, part in module.named_modules() if part.training != module.training]
             frozen = [name for name, parameter in module.named_parameters() if not parameter.requires_grad]
@@ -357,8 +288,8 @@ def _module(
 ) -> nn.Module:
     """Return a module with its numbers, frozen and switched as it was."""
     if not isinstance(entry, dict):
-        raise ValueError(io.damaged(shown, "a module has no description"))
-    module = io.build(entry.get("recipe"), state, encoder, classes)
+        raise ValueError(damaged(shown, "a module has no description"))
+    module = build(entry.get("recipe"), state, encoder, classes)
     training, switched, frozen = entry.get("training"), entry.get("switched"), entry.get("frozen")
     parts = dict(module.named_modules())
     if not (
@@ -368,7 +299,7 @@ def _module(
         and all(isinstance(name, str) for name in (*switched, *frozen))
         and parts.keys() >= set(switched)
     ):
-        raise ValueError(io.damaged(shown, "the description of a module is incomplete"))
+        raise ValueError(damaged(shown, "the description of a module is incomplete"))
     module.train(training)
     for name in switched:
         parts[name].training = not training
@@ -391,21 +322,21 @@ class _Unpacker:
             return self.modules[value["module"]]
         if keys == {"history"} and isinstance(value["history"], dict):
             with contextlib.suppress(TypeError):
-                return resolve("History", ESTIMATORS)(**value["history"])
+                return resolve("History", HISTORY)(**value["history"])
         if keys == {"estimator", "parameters", "fitted"}:
             return self.estimator(value["estimator"], value["parameters"], value["fitted"])
-        raise ValueError(io.damaged(self.shown, "a part of it is unknown"))
+        raise ValueError(damaged(self.shown, "a part of it is unknown"))
 
     def estimator(self, name: object, parameters: object, fitted: object) -> object:
         given = {cls.__name__: cls for cls in self.classes}
         known = checks.check_name(name, {**given, **ESTIMATORS}, f"the class of the estimator in {self.shown}")
         cls: Any = resolve(known, ESTIMATORS) or given[known]
         if not isinstance(parameters, dict) or not isinstance(fitted, dict) or not set(fitted) <= set(cls._saved):
-            raise ValueError(io.damaged(self.shown, "its estimator has other attributes than this askew knows"))
+            raise ValueError(damaged(self.shown, "its estimator has other attributes than this askew knows"))
         try:
             result = cls(**parameters)
         except TypeError as error:
-            raise ValueError(io.damaged(self.shown, f"its estimator cannot be made: {error}")) from None
+            raise ValueError(damaged(self.shown, f"its estimator cannot be made: {error}")) from None
         for attribute, value in fitted.items():
             setattr(result, attribute, value)
         return result

@@ -6,7 +6,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from askew import checks
-from askew.encoders.simple import check_images
+from askew.encoders import check_images
 from askew.io import Rebuildable
 
 __all__ = ["IMAGENET_MEAN", "IMAGENET_STD", "ResNet18", "ResNet20"]

@@ -215,7 +215,7 @@ def _check_parquet(path: Path) -> None:
     for chunk in chunks:
         lengths = compute.take(compute.binary_length(chunk.dictionary), chunk.indices)
         total += compute.sum(compute.cast(lengths, pyarrow.int64())).as_py() or 0
-    if total > max(MOST_TEXT, io.DEFLATE * length):
+    if total > max(MOST_TEXT, io.arrays.DEFLATE * length):
         raise ValueError(f"it has {length} bytes that say they are {total} bytes of text")
 
 

@@ -16,7 +16,7 @@ from torch import Tensor, nn
 
 from askew.divergences import Bregman, Divergence, Dual, Embedded, Mahalanobis, NeuralBregman, make
 from askew.encoders import MLP, Identity, Linear, SmallCNN
-from askew.io import export, exporting
+from askew.io import export, graph
 from askew.potentials import NegativeEntropy
 
 onnxruntime = pytest.importorskip("onnxruntime")
@@ -124,7 +124,7 @@ def test_onnx_lacks_an_operation(tmp_path: Path) -> None:
 
 
 def test_onnx_has_a_largest_size(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(exporting, "ONNX_BYTES", 10)
+    monkeypatch.setattr(graph, "ONNX_BYTES", 10)
     with pytest.raises(
         ValueError, match=r"model of an ONNX file must be of at most 10 bytes. Got 16 instead. Use .pt2"
     ):
@@ -134,7 +134,7 @@ def test_onnx_has_a_largest_size(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 @pytest.mark.parametrize("dim", [0, 1, -1])
 def test_running_maximum(dim: int) -> None:
     x = torch.randint(0, 5, (4, 5, 7)).float()
-    values, places = exporting._running_maximum(x, dim)
+    values, places = graph._running_maximum(x, dim)
     expected = x.cummax(dim)
     assert torch.equal(values, expected.values)
     assert torch.equal(places, expected.indices)
@@ -179,7 +179,7 @@ def test_pt2_of_encoders(tmp_path: Path, encoder: nn.Module, example: Tensor | N
 
 def test_examples_lie_in_the_domain() -> None:
     for divergence in (*(make(name, 3) for name in CATALOGUE), Dual(Bregman(NegativeEntropy(3))), make("kl", 1)):
-        rows = exporting._points(divergence, None, 5)
+        rows = graph._points(divergence, None, 5)
         divergence.domain.check(rows, "x", "this test")
 
 
@@ -209,7 +209,7 @@ def test_a_path_with_another_ending(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("model", "options", "error", "message"),
     [
-        (3, {}, TypeError, "model of export must be a divergence or an encoder. Got int instead. Of an estimator"),
+        (3, {}, TypeError, "model of export must be a divergence or an encoder. Got int instead. For an estimator"),
         (Mahalanobis(2), {"path": "D.pt"}, ValueError, "path of export must be a path that ends in .pt2 or .onnx"),
         (Mahalanobis(2), {"format": "tflite"}, ValueError, "format must be one of 'pt2', 'onnx'. Got 'tflite'"),
         (Mahalanobis(2), {"what": "encoder"}, ValueError, "what of Mahalanobis must be one of 'forward', 'pairwise'"),

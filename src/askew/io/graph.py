@@ -1,4 +1,4 @@
-"""Models as graphs for other runtimes: torch.export and ONNX."""
+"""Export models as graphs for other runtimes: torch.export and ONNX."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from askew import checks, io
-from askew.io.classes import resolve
+from askew import checks
+from askew.io.files import atomic_write
 
 __all__ = ["export"]
 
@@ -36,11 +36,11 @@ def export(
     r"""Write a model as a graph that runs without askew, for any number of rows.
 
     ``.pt2`` is read by ``torch.export.load``, ``.onnx`` by runtimes such as onnxruntime, where the values agree with
-    those of PyTorch to 1e-5. The graph has no checks of its input. It is made in evaluation mode, and the file is
-    written aside and renamed.
+    those of PyTorch to 1e-5. The graph does not check its input. It is made in evaluation mode, and the file is whole
+    or absent.
 
-    An exported ``pairwise`` is the matrix product alone: near pairs, which ``model.pairwise`` computes a second time,
-    keep its rounding error. What solves equations at each call, as the :class:`~askew.divergences.Dual` of a
+    An exported ``pairwise`` is the matrix product alone: near pairs, which ``model.pairwise`` recomputes, keep its
+    rounding error. Models that solve equations at each call, such as the :class:`~askew.divergences.Dual` of a
     network, cannot be exported.
 
     Parameters
@@ -79,7 +79,7 @@ def export(
     True
     """
     if not isinstance(model, nn.Module):
-        hint = "Of an estimator, hand in the divergence that it has fitted."
+        hint = "For an estimator, pass its fitted divergence."
         raise TypeError(checks.message("model of export", "a divergence or an encoder", type(model).__name__, hint))
     kind = FORMATS.get(Path(path).suffix) if format is None else checks.check_name(format, FORMATS.values(), "format")
     if kind is None:
@@ -93,7 +93,7 @@ def export(
         program = _traced(graph, arguments, names, model)
         if kind == "onnx":
             converted = _converted(program, arguments, names, model)
-        with io.atomic_write(path) as temporary:
+        with atomic_write(path) as temporary:
             if kind == "onnx":
                 converted.save(temporary, external_data=False)
             else:
@@ -119,18 +119,25 @@ def _chosen(
     model: nn.Module, what: str | None, example: Tensor | None
 ) -> tuple[nn.Module, tuple[Tensor, ...], dict[str, str]]:
     """Return what to trace, an example of its arguments, and their names with those of their rows."""
-    choices = ["forward", "pairwise"] if isinstance(model, resolve("divergences.Divergence")) else []
-    if not choices or isinstance(model, resolve("divergences.Embedded")):
+    encoder = _encoder(model)
+    choices = ["forward", "pairwise"] if hasattr(model, "pairwise") else []
+    if encoder is not None:
         choices.append("encoder")
     chosen = checks.check_name(choices[0] if what is None else what, choices, f"what of {type(model).__name__}")
     rows = _points(model, example, ROWS)
-    # A copy, so that the mode of the model is not touched; frozen, so that nothing is recorded for a backward pass.
-    inner = model.encoder if chosen == "encoder" and isinstance(model, resolve("divergences.Embedded")) else model
-    frozen = copy.deepcopy(inner).eval().requires_grad_(False).cpu()
+    # A copy keeps the mode of the model; frozen, so that nothing is recorded for a backward pass.
+    traced = encoder if chosen == "encoder" and encoder is not None else model
+    frozen = copy.deepcopy(traced).eval().requires_grad_(False).cpu()
     if chosen == "encoder":
         return frozen, (rows,), {"x": "n"}
     others = rows.flip(0).clone() if chosen == "forward" else _points(model, example, OTHER_ROWS)
     return _Call(frozen, chosen), (rows, others), {"x": "n", "y": "n" if chosen == "forward" else "m"}
+
+
+def _encoder(model: nn.Module) -> nn.Module | None:
+    """Return the encoder of a model, or the model itself where it is no divergence."""
+    encoder = getattr(model, "encoder", None) if hasattr(model, "pairwise") else model
+    return encoder if isinstance(encoder, nn.Module) else None
 
 
 def _points(model: nn.Module, example: Tensor | None, count: int) -> Tensor:
@@ -143,7 +150,7 @@ def _points(model: nn.Module, example: Tensor | None, count: int) -> Tensor:
         return torch.cat([example.detach().cpu()] * times)[:count].contiguous()
     tensors = (*model.parameters(), *model.buffers())
     dtype = next((tensor.dtype for tensor in tensors if tensor.is_floating_point()), torch.float32)
-    inner = model.encoder if isinstance(model, resolve("divergences.Embedded")) else model
+    inner = _encoder(model) or model
     shape = _shape(inner)
     if shape is None:
         must = "given, as the shape of the points is not known"
@@ -151,8 +158,7 @@ def _points(model: nn.Module, example: Tensor | None, count: int) -> Tensor:
         raise ValueError(checks.message(f"example of export for {type(inner).__name__}", must, "None", hint))
     # 1 / size lies in every domain but the negative one, and sums to one.
     points = torch.full((count, *shape), 1 / shape[-1] if len(shape) == 1 and shape[0] > 1 else 0.5, dtype=dtype)
-    domain = model.domain if isinstance(model, resolve("divergences.Divergence")) else checks.REAL
-    return -points if domain == checks.NEGATIVE else points
+    return -points if getattr(model, "domain", None) == checks.NEGATIVE else points
 
 
 def _shape(module: nn.Module) -> tuple[int, ...] | None:
@@ -229,7 +235,7 @@ def _running_maximum(x: Tensor, dim: int) -> tuple[Tensor, Tensor]:
 
 @contextlib.contextmanager
 def _quiet() -> Iterator[None]:
-    """Keep back what the exporters say about their own code, which a user can do nothing about."""
+    """Silence warnings of the exporters about their own code."""
     registration = logging.getLogger("torch.onnx._internal.exporter._registration")
     level = registration.level
     registration.setLevel(logging.ERROR)  # That torchvision, which no model here uses, is not installed.

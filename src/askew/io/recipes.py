@@ -1,0 +1,393 @@
+"""Modules as JSON and back: subclasses of `Rebuildable` record their constructor arguments.
+
+:func:`describe` writes down how a module was constructed, :func:`build` constructs it again: only classes of the
+library, common layers of ``torch.nn``, and classes that the caller passes.
+"""
+
+from __future__ import annotations
+
+import copy
+import functools
+import inspect
+from collections import OrderedDict
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import astuple, dataclass, field
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from askew import checks
+from askew.checks import Domain
+from askew.io.classes import name_of, resolve
+from askew.io.trees import flatten, unflatten
+
+__all__ = ["Rebuildable", "build", "check_rebuildable", "describe"]
+
+
+# ---------------------------------------------------------------------- record
+
+
+@dataclass(frozen=True)
+class _Record:
+    """The arguments of a constructor: all names, and the values of those that no attribute of the same name holds.
+
+    Modules, tensors and numbers are read from their attribute when needed: no second reference is kept, and changes
+    that a user made are seen.
+    """
+
+    names: tuple[str, ...]
+    values: dict[str, object]
+
+
+class Rebuildable(nn.Module):
+    """A module that records the arguments of its constructor, so that it can be saved without pickle.
+
+    Subclasses have nothing to do. The record is a plain attribute: not part of the state dict, copied with the module.
+
+    Examples
+    --------
+    >>> from askew.encoders import Linear
+    >>> describe(Linear(3, out=2))["special"]["dict"]["arguments"]
+    {'dict': {'dim': 3, 'out': 2}}
+    """
+
+    _record: _Record
+
+    def __init_subclass__(cls) -> None:
+        super().__init_subclass__()
+        if "__init__" in cls.__dict__:
+            cls.__init__ = _recording(cls.__init__)  # type: ignore[method-assign]
+
+
+def _recording(initialise: Callable[..., None]) -> Callable[..., None]:
+    """Wrap a constructor to record its arguments, unless a subclass's constructor calls it."""
+    signature = inspect.signature(initialise)
+
+    @functools.wraps(initialise)
+    def __init__(self: Rebuildable, *arguments: Any, **named: Any) -> None:  # noqa: N807
+        initialise(self, *arguments, **named)
+        if type(self).__init__ is not __init__:
+            return  # called by the constructor of a subclass, whose arguments are the ones that count
+        bound = signature.bind(self, *arguments, **named)
+        bound.apply_defaults()
+        given = dict(list(bound.arguments.items())[1:])
+        values = {name: _snapshot(value) for name, value in given.items() if not _follows(self, name, value)}
+        self._record = _Record(tuple(given), values)
+
+    return __init__
+
+
+def _held(module: nn.Module, name: str) -> object:
+    """Return an attribute of the instance, or None, without calling properties."""
+    for place in (module.__dict__, module._parameters, module._buffers, module._modules):
+        if name in place:
+            return place[name]
+    return None
+
+
+def _follows(module: nn.Module, name: str, value: object) -> bool:
+    """Return whether the attribute of this name holds the argument."""
+    held = _held(module, name)
+    if isinstance(value, (bool, int, float, str)):
+        return type(held) is type(value) and held == value
+    if isinstance(value, (list, tuple)) and any(isinstance(item, nn.Module) for item in value):
+        return isinstance(held, nn.ModuleList) and len(held) == len(value)
+    return isinstance(value, (nn.Module, Tensor)) and isinstance(held, (nn.Module, Tensor))
+
+
+def _snapshot(value: object) -> object:
+    if isinstance(value, np.generic):
+        return value.item()
+    if isinstance(value, (list, tuple)):
+        return tuple(_snapshot(item) for item in value)
+    return value
+
+
+def argument_of(module: Rebuildable, name: str) -> object:
+    """Return the present value of a constructor argument."""
+    record = module._record
+    if name in record.values:
+        return record.values[name]
+    held = _held(module, name)
+    return tuple(held) if isinstance(held, nn.ModuleList) else held
+
+
+# ---------------------------------------------------------------------- describe
+
+# Layers of torch.nn that are common in encoders, and the attributes that are the arguments of their constructors.
+LAYERS: dict[str, tuple[type[nn.Module], tuple[str, ...]]] = {
+    layer.__name__: (layer, tuple(arguments.split()))
+    for layer, arguments in (
+        (nn.Identity, ""),
+        (nn.Linear, "in_features out_features bias"),
+        (nn.Conv1d, "in_channels out_channels kernel_size stride padding dilation groups bias padding_mode"),
+        (nn.Conv2d, "in_channels out_channels kernel_size stride padding dilation groups bias padding_mode"),
+        (nn.BatchNorm1d, "num_features eps momentum affine track_running_stats"),
+        (nn.BatchNorm2d, "num_features eps momentum affine track_running_stats"),
+        (nn.LayerNorm, "normalized_shape eps elementwise_affine bias"),
+        (nn.MaxPool2d, "kernel_size stride padding dilation ceil_mode"),
+        (nn.AvgPool2d, "kernel_size stride padding ceil_mode count_include_pad"),
+        (nn.AdaptiveAvgPool2d, "output_size"),
+        (nn.Flatten, "start_dim end_dim"),
+        (nn.Dropout, "p"),
+        (nn.ReLU, ""),
+        (nn.LeakyReLU, "negative_slope"),
+        (nn.ELU, "alpha"),
+        (nn.GELU, "approximate"),
+        (nn.SiLU, ""),
+        (nn.Sigmoid, ""),
+        (nn.Tanh, ""),
+        (nn.Softplus, "beta threshold"),
+        (nn.Softmax, "dim"),
+    )
+}
+
+
+def describe(module: nn.Module) -> dict[str, Any]:
+    """Return how a module was constructed, including the modules inside it, as JSON.
+
+    Classes of the library, your own subclasses of them and common layers are described by their name and constructor
+    arguments. Any other module is described by its name alone, and marked: it must be passed when the model is built.
+
+    Parameters
+    ----------
+    module
+        A divergence, a potential, an encoder.
+
+    Returns
+    -------
+    dict
+        Class, source and arguments in the form of :func:`flatten`; modules among the arguments are described in place.
+
+    Raises
+    ------
+    TypeError
+        If an argument is something that JSON cannot hold, such as a Python function.
+
+    Examples
+    --------
+    >>> from askew.divergences import Euclidean, Sqrt
+    >>> describe(Sqrt(Euclidean(2)))["special"]["dict"]["class"]
+    'divergences.Sqrt'
+    """
+    try:
+        tensors, description = flatten(module, _special)
+    except TypeError as error:
+        hint = (
+            "A Python function cannot be loaded without running code: write it as a subclass of "
+            "askew.potentials.Potential or askew.Divergence, and pass that to askew.load(folder, classes=[...])."
+        )
+        raise TypeError(f"{type(module).__name__} cannot be saved: {error} {hint}") from None
+    if tensors:
+        must = "a parameter or a buffer of that name"
+        raise TypeError(checks.message(f"{next(iter(tensors))} of {type(module).__name__}", must, "one that is not"))
+    result: dict[str, Any] = description
+    return result
+
+
+@dataclass(frozen=True)
+class _Kept:
+    """A tensor whose values are in the state dict."""
+
+    tensor: Tensor
+
+
+def _special(value: object) -> dict[str, object] | None:
+    if isinstance(value, _Kept):
+        dtype, parameter = str(value.tensor.dtype).removeprefix("torch."), isinstance(value.tensor, nn.Parameter)
+        return {"shape": list(value.tensor.shape), "dtype": dtype, "parameter": parameter}
+    if isinstance(value, Domain):
+        return {"domain": astuple(value)}
+    if not isinstance(value, nn.Module):
+        return None
+    cls = type(value)
+    if isinstance(value, Rebuildable):
+        name = name_of(cls)
+        source = "library" if resolve(name) is cls else "user"
+        return {"class": name, "source": source, "arguments": _arguments(value)}
+    if cls is nn.Sequential:
+        return {"class": "Sequential", "source": "torch", "layers": dict(value.named_children())}
+    layer, attributes = LAYERS.get(cls.__name__, (None, ()))
+    if cls is layer:
+        arguments = {name: getattr(value, name) for name in attributes}
+        if "bias" in arguments:
+            arguments["bias"] = arguments["bias"] is not None
+        return {"class": cls.__name__, "source": "torch", "arguments": arguments}
+    return {"class": name_of(cls), "source": "unknown"}
+
+
+def _arguments(module: Rebuildable) -> dict[str, object]:
+    kept = {id(tensor) for tensor in (*module._parameters.values(), *module._buffers.values())}
+    arguments = {name: argument_of(module, name) for name in module._record.names}
+    return {n: _Kept(v) if isinstance(v, Tensor) and id(v) in kept else v for n, v in arguments.items()}
+
+
+# ---------------------------------------------------------------------- build
+
+
+def build(
+    description: object,
+    tensors: Mapping[str, Tensor],
+    encoder: nn.Module | None = None,
+    classes: Sequence[type[nn.Module]] = (),
+) -> nn.Module:
+    """Construct a module from its description and fill it with the tensors of its state dict.
+
+    Only modules of the class table are imported, and no more memory is taken than ``tensors`` have: the module is first
+    built on the meta device, and built for real only if all shapes agree.
+
+    Parameters
+    ----------
+    description
+        What :func:`describe` returned.
+    tensors
+        The state dict. Parameters get its dtypes.
+    encoder
+        Stands for a module of a class that askew does not know, such as your own encoder. A copy of it is filled.
+    classes
+        Your own subclasses of the library's classes.
+
+    Raises
+    ------
+    ValueError
+        If the description or the tensors do not fit.
+
+    Examples
+    --------
+    >>> from askew.encoders import Linear
+    >>> linear = Linear(3, 2)
+    >>> again = build(describe(linear), linear.state_dict())
+    >>> bool((again.weight == linear.weight).all())
+    True
+    """
+    known = {cls.__name__: cls for cls in classes}
+    with torch.device("meta"):
+        _check_fit(_Maker(known, encoder).checked(description), tensors, "the tensors of the file")
+    # Constructors draw random weights that are overwritten: keep the caller's random state.
+    with torch.random.fork_rng(devices=[]):
+        module = _Maker(known, copy.deepcopy(encoder)).checked(description)
+    return _fill(module, tensors)
+
+
+def check_rebuildable(module: nn.Module, description: object) -> None:
+    """Raise unless a module can be built from its description, given its parts of unknown classes."""
+    # By bare name, as the reader of a file will pass them; a part of the library must not hide one of the user's.
+    parts = {type(part).__name__: part for part in module.modules() if not _described_by_name(part)}
+    users = {type(part).__name__: type(part) for part in module.modules() if isinstance(part, Rebuildable)}
+    with torch.device("meta"):
+        rebuilt = _Maker(users, None, parts).checked(description)
+    _check_fit(rebuilt, module.state_dict(), f"the tensors of a {type(module).__name__} that is to be saved")
+
+
+def _described_by_name(part: nn.Module) -> bool:
+    """Return whether a description of the part says how to construct it."""
+    return isinstance(part, Rebuildable) or LAYERS.get(type(part).__name__, (None,))[0] is type(part)
+
+
+def _check_fit(module: nn.Module, tensors: Mapping[str, Tensor], what: str) -> None:
+    """Raise unless the tensors have the names and shapes of a module's state dict."""
+    wanted = {name: tuple(tensor.shape) for name, tensor in module.state_dict().items()}
+    found = {name: tuple(tensor.shape) for name, tensor in tensors.items()}
+    if wanted != found:
+        names = [name for name in (*wanted, *found) if wanted.get(name) != found.get(name)]
+        shown = names[0]
+        must = (
+            f"those of {type(module).__name__}, with {shown} of shape {wanted[shown]}"
+            if shown in wanted
+            else f"those of {type(module).__name__}"
+        )
+        got = f"{shown} of shape {found[shown]}" if shown in found else f"no {shown}"
+        raise ValueError(checks.message(what, must, got))
+    outside = [t for n, t in (*module.named_parameters(), *module.named_buffers()) if n not in wanted]
+    if sum(tensor.numel() for tensor in outside) > 1 << 20:
+        raise ValueError(
+            checks.message(f"the buffers of {type(module).__name__}", "in the file", "large ones that are not")
+        )
+
+
+def _fill(module: nn.Module, tensors: Mapping[str, Tensor]) -> nn.Module:
+    """Copy tensors into a module that they fit, in their dtypes."""
+    floating = {tensor.dtype for tensor in tensors.values() if tensor.is_floating_point()}
+    if len(floating) == 1:
+        module.to(floating.pop())
+    for name, parameter in module.named_parameters():
+        parameter.data = parameter.data.to(tensors[name].dtype)
+    for name, buffer in module.named_buffers():
+        if name in tensors and buffer.dtype != tensors[name].dtype:
+            owner, _, last = name.rpartition(".")
+            module.get_submodule(owner)._buffers[last] = buffer.to(tensors[name].dtype)
+    module.load_state_dict(dict(tensors))
+    return module
+
+
+@dataclass
+class _Maker:
+    classes: Mapping[str, type[nn.Module]]
+    encoder: nn.Module | None
+    parts: Mapping[str, nn.Module] = field(default_factory=dict)
+
+    def checked(self, description: object) -> nn.Module:
+        try:
+            made = unflatten({}, description, self.special)
+        except _RefusedError as error:
+            raise ValueError(str(error)) from None
+        except Exception as error:  # Constructors refuse wrong arguments in many ways; all mean the same here.
+            got = f"one that cannot be built ({type(error).__name__}: {str(error)[:200]})"
+            raise ValueError(
+                checks.message("the description of a module", "of a form that askew writes", got)
+            ) from error
+        if not isinstance(made, nn.Module):
+            got = type(made).__name__
+            raise ValueError(checks.message("the description of a module", "of a form that askew writes", got))
+        return made
+
+    def special(self, value: Any) -> object:
+        if "domain" in value:
+            domain = Domain(*value["domain"])
+            named = (checks.REAL, checks.POSITIVE, checks.NEGATIVE, checks.UNIT_BOX, checks.SIMPLEX)
+            # Divergences compare domains by identity.
+            return next((each for each in named if each == domain), domain)
+        if "shape" in value:
+            tensor = torch.zeros(value["shape"], dtype=_DTYPES[value["dtype"]])
+            return nn.Parameter(tensor) if value["parameter"] else tensor
+        name, source = value["class"], value["source"]
+        if source == "torch" and name == "Sequential":
+            return nn.Sequential(OrderedDict(value["layers"]))
+        bare = name.rpartition(".")[2]
+        if source == "unknown":
+            given = self.encoder if self.encoder is not None else self.parts.get(bare)
+            if given is None:
+                raise _RefusedError(_missing(name, source))
+            return given
+        known = None
+        if source == "library":
+            known = resolve(name)
+        elif source == "torch":
+            known = LAYERS[name][0] if name in LAYERS else None
+        elif source == "user":
+            # The bare name: the class may have moved to another module since.
+            known = self.classes.get(bare)
+        if known is None:
+            raise _RefusedError(_missing(name, source))
+        return known(**value["arguments"])
+
+
+_DTYPES = {"float32": torch.float32, "float64": torch.float64, "bfloat16": torch.bfloat16}
+
+
+class _RefusedError(Exception):
+    """An error whose message needs no further explanation."""
+
+
+def _missing(name: str, source: object) -> str:
+    if source == "user":
+        hint = f"Pass it: askew.load(folder, classes=[{name.rpartition('.')[2]}])."
+        return checks.message(
+            "classes", f"given, as the model has the class {name!r}, which is not of askew", "none of that name", hint
+        )
+    if source == "unknown":
+        hint = f"Pass one: askew.load(folder, encoder={name.rpartition('.')[2]}(...))."
+        return checks.message("encoder", f"a module of the class {name!r}, which is not of askew", "none", hint)
+    return checks.message("the class of a module", "one of askew or torch.nn that this version can build", repr(name))
