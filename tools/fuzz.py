@@ -1,6 +1,6 @@
 """Feed damaged, hostile and extreme input to all readers and to the numeric core; count what happens.
 
-    python benchmarks/fuzz.py [TARGET ... | all | files | numbers] [--cases N] [--minutes M] [--seed S] [--engine E]
+    python tools/fuzz.py [TARGET ... | all | files | numbers] [--cases N] [--minutes M] [--seed S] [--engine E]
 
 A case is a function of target, seed and number, so that each can be repeated: ``--seed S --first N --cases 1``. Rules:
 the library gives a right answer, or refuses in words: an error whose message says what must be and what was got.

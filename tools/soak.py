@@ -1,6 +1,6 @@
 """Search indexes from several threads and processes while items come and go, and check every answer.
 
-    python benchmarks/soak.py [--minutes 60] [--kinds exact flat ivf hnsw ivf-pq milvus] [--threads 3] [--processes 1]
+    python tools/soak.py [--minutes 60] [--kinds exact flat ivf hnsw ivf-pq milvus] [--threads 3] [--processes 1]
 
 The minutes are shared among the kinds. In each, threads search one index while another adds and removes items, and
 saves the index from time to time; processes load what is saved and search that (the embedded Milvus takes one process

@@ -94,7 +94,7 @@ def keep(name: str, seed: int, number: int, problem: str, case: Any, folder: Pat
     """Write a failing case and the line that repeats it."""
     folder.mkdir(parents=True, exist_ok=True)
     write_case(case, folder / f"{name}-{seed}-{number}")
-    line = f"python benchmarks/fuzz.py {name} --seed {seed} --first {number} --cases 1"
+    line = f"python tools/fuzz.py {name} --seed {seed} --first {number} --cases 1"
     with (folder / "failures.txt").open("a", encoding="utf-8", errors="backslashreplace") as file:
         file.write(f"{line}    # {problem}\n")
 
