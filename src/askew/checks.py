@@ -261,6 +261,59 @@ class Domain:
                 must = f"inside the {self.name} domain, each row summing to 1 within {SUM_TOLERANCE:g}"
                 raise ValueError(message(f"{name} of {owner}", must, _first(sums, off, f"{name}.sum(-1)"), self.hint))
 
+    def middle(self, dim: int) -> float:
+        """Return a number such that the point of ``dim`` features equal to it lies well inside the domain."""
+        if self.sums_to_one:
+            return 1 / dim
+        low, high = math.isfinite(self.lower), math.isfinite(self.upper)
+        if low and high:
+            return (self.lower + self.upper) / 2
+        return self.lower + 1 if low else self.upper - 1 if high else 0.0
+
+    def contains(self, x: Tensor) -> Tensor:
+        """Return which points lie between the open bounds: ``(..., dim) -> (...)``."""
+        return ((x > self.lower) & (x < self.upper)).all(-1)
+
+    def inside(
+        self, x: Tensor, towards: Tensor | None = None, margin: float | None = None, valid: Tensor | None = None
+    ) -> Tensor:
+        """Return points with those on the boundary, or beyond it, moved inside.
+
+        Parameters
+        ----------
+        x
+            Points, ``(..., dim)``.
+        towards
+            A point inside, ``(1, dim)``, or one for each of ``x``. Points with a coordinate on or beyond a bound move
+            the fraction ``margin`` of the way to it. Without it, only such coordinates move.
+        margin
+            Without ``towards``, how far inside the bound such coordinates end, as a fraction of the width of the domain
+            or, where that is infinite, of the mean absolute coordinate. By default the least that ``x.dtype`` can tell
+            from the bounds; all coordinates are then kept that far from them.
+        valid
+            Which points lie inside, ``(...)``, where more than the bounds decides; for ``towards``.
+
+        Examples
+        --------
+        >>> POSITIVE.inside(torch.tensor([[0.0, 1.0]]), towards=torch.tensor([[1.0, 3.0]]), margin=0.5)
+        tensor([[0.5000, 2.0000]])
+        >>> UNIT_BOX.inside(torch.tensor([[0.0, 0.5]]), margin=0.1)
+        tensor([[0.1000, 0.5000]])
+        """
+        eps = torch.finfo(x.dtype).eps
+        if towards is not None:
+            moved = torch.lerp(x.clamp(self.lower, self.upper), towards, eps if margin is None else margin)
+            return torch.where((self.contains(x) if valid is None else valid).unsqueeze(-1), x, moved)
+        if margin is None:
+            # Next to zero there are far smaller numbers than next to one.
+            bounds = self.lower, self.upper
+            low, high = (eps**2 if b == 0 else eps * abs(b) if math.isfinite(b) else 0.0 for b in bounds)
+            return x.clamp(self.lower + low, self.upper - high)
+        width = self.upper - self.lower
+        gap = margin * (width if math.isfinite(width) else float(x.abs().mean()) or 1.0)
+        moved = x.clamp(self.lower + gap, self.upper - gap)
+        return torch.where((x > self.lower) & (x < self.upper), x, moved)
+
 
 REAL = Domain("real")
 POSITIVE = Domain("positive", lower=0.0, hint="Shift the data or clamp it with x.clamp_min(1e-6).")

@@ -12,7 +12,7 @@ from torch import Tensor
 from askew.clustering.frame import as_bregman
 from askew.clustering.lloyd import kmeans
 from askew.clustering.starts import start_centres
-from askew.divergences import Bregman, Divergence, Euclidean, Mahalanobis, take_apart
+from askew.divergences import Bregman, Divergence, Euclidean, Mahalanobis, split_encoder
 from askew.encoders import encode
 
 __all__ = ["cluster", "cluster_from_euclidean", "cluster_means", "descend", "mean_clusters"]
@@ -49,7 +49,7 @@ def cluster(divergence: Divergence, points: Tensor, k: int, start: str, runs: in
     >>> bool(labels[0] == labels[1]), bool(labels[1] == labels[2]), bool(labels[2] == labels[3])
     (True, False, True)
     """
-    encoder, inner = take_apart(divergence, points.shape[1], "cluster")
+    encoder, inner = split_encoder(divergence, points.shape[1], "cluster")
     images = encode(encoder, points)
     random = np.random.RandomState(seed)
     starts = (_start(images, k, inner, start, random) for _ in range(runs))

@@ -14,7 +14,7 @@ from torch import Tensor, nn
 
 from askew import checks
 from askew.clustering.frame import check_inside
-from askew.divergences import CATALOGUE, Bregman, Divergence, make, take_apart
+from askew.divergences import CATALOGUE, Bregman, Divergence, make, split_encoder
 from askew.encoders import as_floats, as_points, encode, for_numpy
 
 __all__ = [
@@ -34,7 +34,7 @@ WEIGHTS = "numbers of at least zero, and not all zero"
 def has_encoder(divergence: object, owner: str) -> bool:
     """Return whether a divergence stands behind an encoder, which may take batches of anything."""
     # The number of features matters for a name only.
-    return not isinstance(divergence, str) and take_apart(divergence, 1, owner).encoder is not None
+    return not isinstance(divergence, str) and split_encoder(divergence, 1, owner).encoder is not None
 
 
 def positive_only(divergence: object) -> bool:

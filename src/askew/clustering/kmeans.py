@@ -26,7 +26,7 @@ from askew.clustering.lazy import Lens, best_of_runs, centred, encoded, lazy_obj
 from askew.clustering.lloyd import Clustering, lloyd, nearest, total
 from askew.clustering.minibatch import absorb, minibatch, reseed
 from askew.clustering.starts import STARTS, choose_start
-from askew.divergences import Bregman, take_apart
+from askew.divergences import Bregman, split_encoder
 from askew.encoders import as_points, encode, for_numpy
 
 __all__ = ["BregmanKMeans"]
@@ -313,7 +313,7 @@ class BregmanKMeans(ClassNamePrefixFeaturesOutMixin, TransformerMixin, ClusterMi
         if isinstance(self.init, str):
             checks.check_name(self.init, LAZY_STARTS, f"init of {owner} of dask's data")
         blocks = Blocks(X, sample_weight, owner)
-        encoder, divergence = take_apart(self.divergence, blocks.columns, owner)
+        encoder, divergence = split_encoder(self.divergence, blocks.columns, owner)
         lens = Lens(encoder, as_bregman(divergence, owner), self.dual, owner)
         blocks, lens = encoded(blocks, lens)
         lens, middle, variance, count = centred(blocks, lens)
@@ -382,7 +382,7 @@ class BregmanKMeans(ClassNamePrefixFeaturesOutMixin, TransformerMixin, ClusterMi
         """Return what is fitted to: the table, the encoder, the divergence, the images."""
         owner = type(self).__name__
         array = as_table(X, has_encoder(self.divergence, owner), owner)
-        encoder, divergence = take_apart(self.divergence, array.shape[1], owner)
+        encoder, divergence = split_encoder(self.divergence, array.shape[1], owner)
         bregman = as_bregman(divergence, owner)
         return array, encoder, bregman, self._images(array, encoder, bregman)
 

@@ -30,7 +30,7 @@ from askew.clustering.inputs import as_images, as_table, check_tolerance, checke
 from askew.clustering.lloyd import lloyd
 from askew.clustering.starts import STARTS, choose_start
 from askew.clustering.volume import curved_directions, log_volumes
-from askew.divergences import Bregman, take_apart
+from askew.divergences import Bregman, split_encoder
 from askew.encoders import as_points, for_numpy
 
 __all__ = ["BregmanMixture"]
@@ -187,7 +187,7 @@ class BregmanMixture(ClusterMixin, BaseEstimator):  # type: ignore[misc]
         self._check_parameters()
         X = for_numpy(X, f"X of {owner}")
         array = as_table(X, has_encoder(self.divergence, owner), owner)
-        encoder, given = take_apart(self.divergence, array.shape[1], owner)
+        encoder, given = split_encoder(self.divergence, array.shape[1], owner)
         bregman = as_bregman(given, owner)
         images = as_images(array, encoder, bregman, owner, progress=self.progress)
         divergence = in_dtype(bregman, images.dtype)

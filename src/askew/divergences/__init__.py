@@ -1,12 +1,13 @@
 """Divergences D(x, y) as modules: one contract, many members."""
 
-from askew.divergences.base import Divergence
-from askew.divergences.bregman import Bregman, NeuralBregman
+from askew.divergences.affine import AffineForm, Planes
+from askew.divergences.base import Divergence, Ranking
+from askew.divergences.bregman import Bregman, NeuralBregman, pairwise_tolerance
 from askew.divergences.catalogue import CATALOGUE, Entry, make, names
 from askew.divergences.max_affine import DeepDiv, MaxAffine
 from askew.divergences.norms import DeepNorm, Euclidean, Mahalanobis, WideNorm
-from askew.divergences.parts import Parts, take_apart
 from askew.divergences.quasimetrics import IQE, MRN
+from askew.divergences.split import EncoderAndDivergence, split_encoder
 from askew.divergences.wrappers import (
     Dual,
     Embedded,
@@ -22,12 +23,14 @@ __all__ = [
     "CATALOGUE",
     "IQE",
     "MRN",
+    "AffineForm",
     "Bregman",
     "DeepDiv",
     "DeepNorm",
     "Divergence",
     "Dual",
     "Embedded",
+    "EncoderAndDivergence",
     "Entry",
     "Euclidean",
     "GeneralizedSymmetrized",
@@ -35,7 +38,8 @@ __all__ = [
     "Mahalanobis",
     "MaxAffine",
     "NeuralBregman",
-    "Parts",
+    "Planes",
+    "Ranking",
     "Reversed",
     "Scaled",
     "Sqrt",
@@ -43,5 +47,6 @@ __all__ = [
     "WideNorm",
     "make",
     "names",
-    "take_apart",
+    "pairwise_tolerance",
+    "split_encoder",
 ]

@@ -3,23 +3,53 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from itertools import chain
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Literal
 
 import torch
 from torch import Tensor, nn
-from torch.func import functional_call
 from torch.utils.checkpoint import checkpoint
 
 from askew import checks
 from askew.checks import REAL, Domain
+from askew.divergences.affine import AffineForm
+from askew.divergences.precision import call_in, without_nan
 from askew.io import Rebuildable
 
-__all__ = ["Divergence"]
+if TYPE_CHECKING:
+    from askew.divergences.bregman import Bregman
+
+__all__ = ["Divergence", "Ranking", "Side"]
+
+# The two arguments of a divergence.
+Side = Literal["first", "second"]
 
 # Elements of the largest temporary that the blockwise `pairwise` makes (16 MiB of float32).
 BLOCK_ELEMENTS = 1 << 22
-# Pairs that are computed again in float64 at a time.
-BLOCK_PAIRS = 1 << 14
+
+
+@dataclass(frozen=True)
+class Ranking:
+    """A divergence with an affine form that orders items as another divergence does.
+
+    Attributes
+    ----------
+    divergence : Divergence
+        Its :meth:`~Divergence.affine` is not None.
+    view : callable or None
+        What it compares instead of the points: a map ``(n, dim) -> (n, dim)``. None for the points themselves.
+    swapped : bool
+        Whether the two arguments change places.
+    """
+
+    divergence: Divergence
+    view: Callable[[Tensor], Tensor] | None = None
+    swapped: bool = False
+
+    def views(self, points: Tensor) -> Tensor:
+        """Return what ``divergence`` compares: ``(n, dim) -> (n, dim)``."""
+        return points if self.view is None else self.view(points)
 
 
 class Divergence(Rebuildable, ABC):
@@ -65,13 +95,13 @@ class Divergence(Rebuildable, ABC):
         """Return D(x, y) row by row: ``(..., dim), (..., dim) -> (...)``, with broadcasting."""
         x, y = self._to_own_dtype(x, y)
         x, y = checks.check_pair(x, y, self.dim, type(self).__name__, self.dtype)
-        return self._evaluate("compute", x, y)
+        return self._evaluate(_compute, x, y, matrix=False)
 
     def pairwise(self, x: Tensor, y: Tensor) -> Tensor:
         """Return D between all rows of two sets: ``(n, dim), (m, dim) -> (n, m)``."""
         x, y = self._to_own_dtype(x, y)
         checks.check_matrices(x, y, self.dim, type(self).__name__, self.dtype)
-        return self._evaluate("compute_pairwise", x, y)
+        return self._evaluate(_compute_pairwise, x, y, matrix=True)
 
     @abstractmethod
     def compute(self, x: Tensor, y: Tensor) -> Tensor:
@@ -116,6 +146,44 @@ class Divergence(Rebuildable, ABC):
             Values that D(x, y) is to learn, ``(n,)``.
         """
 
+    # ------------------------------------------------------------------ questions of search, clustering and metrics
+
+    def as_divergence(self) -> Divergence:
+        """Return itself. Objects that stand for a divergence, such as fitted learners, have this method as well."""
+        return self
+
+    @property
+    def inner(self) -> Divergence | None:
+        """The divergence that this one wraps; None for one that wraps none."""
+        return None
+
+    def as_bregman(self) -> Bregman | None:
+        """Return the Bregman divergence that equals this one, or None if there is none or it is not known.
+
+        Clustering asks, because the mean of a cluster is its best centroid for Bregman divergences only.
+        """
+        return None
+
+    def affine(self, centre: Tensor) -> AffineForm | None:
+        """Return this divergence as seen from a centre ``(1, dim)``, or None if it has no affine form."""
+        bregman = self.as_bregman()
+        return None if bregman is None else bregman.affine(centre)
+
+    def ranks_like(self) -> Ranking | None:
+        """Return a divergence with an affine form that orders items as this one does, or None if none is known.
+
+        Search asks, because with an affine form the nearest item has the largest inner product. An increasing
+        function of another divergence returns ``self.divergence.ranks_like()``.
+        """
+        bregman = self.as_bregman()
+        return None if bregman is None else Ranking(bregman)
+
+    def takes_boundary(self, side: Side) -> bool:
+        """Return whether the ``"first"`` or the ``"second"`` point may lie on the boundary of the domain."""
+        return False
+
+    # ------------------------------------------------------------------ precision
+
     @property
     def dtype(self) -> torch.dtype | None:
         """The dtype of the parameters and buffers, or None where there are none."""
@@ -133,48 +201,26 @@ class Divergence(Rebuildable, ABC):
         # Integers and complex numbers stay what they are, for the check to refuse.
         return x.to(dtype) if x.is_floating_point() else x, y.to(dtype) if y.is_floating_point() else y
 
-    def _evaluate(self, hook: str, x: Tensor, y: Tensor) -> Tensor:
+    def _evaluate(self, hook: Callable[..., Tensor], x: Tensor, y: Tensor, *, matrix: bool) -> Tensor:
         """Call a hook in a precision that is fit for it, then look for NaN where that is cheap."""
         if checks.autocasting(x):
             with torch.autocast(x.device.type, enabled=False):
-                return self._evaluate(hook, x, y)
+                return self._evaluate(hook, x, y, matrix=matrix)
         if x.dtype == torch.bfloat16:
             # Sums of squares do not survive 8 bits: widen the parameters and round the result.
-            tensors = chain(self.named_parameters(), self.named_buffers())
-            wide = {f"module.{name}": t.float() for name, t in tensors if t.dtype == torch.bfloat16}
-            result: Tensor = functional_call(_Method(self, hook), wide, (x.float(), y.float()))
-            return result.to(torch.bfloat16)
-        result = getattr(self, hook)(x, y)
+            return call_in(torch.float32, self, hook, x, y).to(torch.bfloat16)
+        result = hook(self, x, y)
         if self._checks_values and checks.inspectable(x, y, result):
-            matrix = hook == "compute_pairwise" and result.numel() > 0
             # A bad point shows in its whole row or column of a matrix: one of each tells of all points.
-            sampled = matrix and not self._pair_by_pair
+            sampled = matrix and result.numel() > 0 and not self._pair_by_pair
             values = torch.cat([result[0], result[:, 0]]) if sampled else result
             total = values.detach().sum().item()
             if total - total != 0.0:  # NaN or infinite; an overflow of finite points is not an error
                 checks.check_finite(x, "x", type(self).__name__)
                 checks.check_finite(y, "y", type(self).__name__)
-                return self._without_nan(x, y, result, matrix)
+                pairs = (x[:, None], y) if matrix else (x, y)
+                return without_nan(result, self, _compute, *pairs)
         return result
-
-    def _without_nan(self, x: Tensor, y: Tensor, result: Tensor, matrix: bool) -> Tensor:
-        """Return values of finite points in which float64 has done what overflows in float32 on the way."""
-        bad = result.isnan()
-        # While a gradient is recorded, NaN tells the training loop that weights have run away.
-        if result.dtype != torch.float32 or result.requires_grad or not bool(bad.any()):
-            return result
-        tensors = chain(self.named_parameters(), self.named_buffers())
-        wide = {f"module.{name}": t.double() for name, t in tensors if t.dtype == torch.float32}
-        if matrix:
-            i, j = bad.nonzero(as_tuple=True)
-        else:
-            x, y = (points.expand(*result.shape, points.shape[-1])[bad] for points in (x, y))
-            i = j = torch.arange(len(x))
-        values = [
-            functional_call(_Method(self, "compute"), wide, (x[rows].double(), y[columns].double()))
-            for rows, columns in zip(i.split(BLOCK_PAIRS), j.split(BLOCK_PAIRS), strict=True)
-        ]
-        return result.masked_scatter(bad, torch.cat(values).to(result.dtype))
 
     def extra_repr(self) -> str:
         """Show the promises."""
@@ -194,14 +240,9 @@ def _dtype(module: nn.Module) -> torch.dtype | None:
     return None
 
 
-class _Method(nn.Module):
-    """Call one method of a module as ``forward``, the only one that ``functional_call`` knows."""
+def _compute(divergence: Divergence, x: Tensor, y: Tensor) -> Tensor:
+    return divergence.compute(x, y)
 
-    def __init__(self, module: nn.Module, method: str) -> None:
-        super().__init__()
-        self.module = module
-        self.method = method
 
-    def forward(self, x: Tensor, y: Tensor) -> Tensor:
-        result: Tensor = getattr(self.module, self.method)(x, y)
-        return result
+def _compute_pairwise(divergence: Divergence, x: Tensor, y: Tensor) -> Tensor:
+    return divergence.compute_pairwise(x, y)

@@ -2,17 +2,47 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from contextvars import ContextVar
 
-import torch
 from torch import Tensor
 
 from askew import checks
-from askew.divergences.base import Divergence
-from askew.divergences.near import refine_near
+from askew.divergences.affine import AffineForm
+from askew.divergences.base import Divergence, Side
 from askew.potentials import ICNN, Potential
 
-__all__ = ["Bregman", "NeuralBregman"]
+__all__ = ["Bregman", "NeuralBregman", "pairwise_tolerance"]
+
+# The least relative error that `pairwise` is asked for in this context.
+_TOLERANCE: ContextVar[float] = ContextVar("pairwise_tolerance", default=0.0)
+
+
+@contextmanager
+def pairwise_tolerance(rtol: float) -> Iterator[None]:
+    """Let near pairs in ``pairwise`` of Bregman divergences have this relative error, in this thread.
+
+    It only ever raises ``pairwise_rtol``. Training uses it: the gradient of an entry does not depend on it, and a loss
+    that sees the order of entries hardly sees the third digit of the smallest.
+
+    Parameters
+    ----------
+    rtol
+        Largest relative error of an entry.
+
+    Examples
+    --------
+    >>> import torch
+    >>> D = NeuralBregman(3)
+    >>> with pairwise_tolerance(0.1):
+    ...     matrix = D.pairwise(torch.randn(5, 3), torch.randn(4, 3))
+    """
+    token = _TOLERANCE.set(checks.check_positive(rtol, "rtol of pairwise_tolerance"))
+    try:
+        yield
+    finally:
+        _TOLERANCE.reset(token)
 
 
 class Bregman(Divergence):
@@ -43,6 +73,7 @@ class Bregman(Divergence):
 
     Examples
     --------
+    >>> import torch
     >>> from askew.potentials import NegativeEntropy
     >>> kl = Bregman(NegativeEntropy(2))
     >>> kl(torch.tensor([0.5, 0.5]), torch.tensor([0.25, 0.75])).item()  # log 2 - log 3 / 2
@@ -66,39 +97,25 @@ class Bregman(Divergence):
         return self.potential.compute_divergence(x, y, x - y)
 
     def compute_pairwise(self, x: Tensor, y: Tensor) -> Tensor:
-        n, m = x.shape[0], y.shape[0]
         self.potential.check_domain(x, y)
-        if n == 0 or m == 0:
-            return x.new_zeros(n, m)
+        if x.shape[0] == 0 or y.shape[0] == 0:
+            return x.new_zeros(x.shape[0], y.shape[0])
         # The result does not depend on the centre, so no gradient needs to pass through it.
-        centre = y.detach().mean(0, keepdim=True)
-        from_centre, slopes = self.potential.centred(y, centre)
-        values = from_centre if x is y else self.potential.centred_value(x, centre)
-        left = x - centre
-        to_centre = (slopes * (y - centre)).sum(-1) - from_centre  # D(c, y)
-        one_left, one_right = left.new_ones(n, 1), left.new_ones(m, 1)
-        matrix = (
-            torch.cat([left, values[:, None], one_left], 1) @ torch.cat([-slopes, one_right, to_centre[:, None]], 1).t()
-        )
+        return self.affine(y.detach().mean(0, keepdim=True)).pairwise(x, y, self.current_rtol())
 
-        def exact(i: Tensor, j: Tensor) -> Tensor:
-            first, second = x[i], y[j]
-            h = first - second
-            # A point and itself need no evaluation; in the matrix of a training batch these are the near pairs.
-            apart = h.any(1).nonzero()[:, 0]
-            result = h.new_zeros(h.shape[0])
-            if apart.numel():
-                values = self.potential.compute_divergence(first[apart], second[apart], h[apart])
-                if values.isnan().any():  # points so large that float32 overflows on the way
-                    values = self._without_nan(first[apart], second[apart], values, matrix=False)
-                result[apart] = values
-            return result
+    def current_rtol(self) -> float:
+        """Return the relative error that ``pairwise`` may have now, which :func:`pairwise_tolerance` can raise."""
+        # A compiler does not see the context, and leaves near pairs as they are anyway.
+        return self.pairwise_rtol if checks.transformed() else max(self.pairwise_rtol, _TOLERANCE.get())
 
-        with torch.no_grad():
-            # Rounding of the product is bounded by the sizes of what is multiplied and added.
-            scale_x = values + left.norm(dim=1) * slopes.norm(dim=1).amax()
-            scale_y = to_centre.abs() + from_centre
-        return refine_near(matrix, scale_x, scale_y, exact, self.pairwise_rtol)
+    def as_bregman(self) -> Bregman:
+        return self
+
+    def affine(self, centre: Tensor) -> AffineForm:
+        return AffineForm(self.potential, centre)
+
+    def takes_boundary(self, side: Side) -> bool:
+        return side == "first" and self.potential.boundary
 
     def calibrate(self, x: Tensor, y: Tensor, targets: Tensor | None = None) -> None:
         """Fit the scales of the potential to data before training; closed forms have none."""
@@ -126,6 +143,7 @@ class NeuralBregman(Bregman):
 
     Examples
     --------
+    >>> import torch
     >>> D = NeuralBregman(20)
     >>> x, y = torch.randn(5, 20), torch.randn(5, 20)
     >>> D(x, y).shape, D.pairwise(x, y).shape, D(x, x).sum().item()

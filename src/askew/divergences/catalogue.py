@@ -6,6 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from askew import checks, potentials
+from askew.checks import POSITIVE, REAL, SIMPLEX, UNIT_BOX, Domain
 from askew.divergences.base import Divergence
 from askew.divergences.bregman import Bregman, NeuralBregman
 from askew.divergences.max_affine import DeepDiv, MaxAffine
@@ -30,16 +31,19 @@ class Entry:
         One line for lists.
     learned : bool
         Whether it has parameters to learn.
+    domain : Domain
+        Where its points must lie.
     """
 
     name: str
     factory: Callable[[int], Divergence]
     summary: str
     learned: bool = True
+    domain: Domain = REAL
 
 
-def _closed(name: str, potential: Callable[[int], potentials.Potential], summary: str) -> Entry:
-    return Entry(name, lambda dim: Bregman(potential(dim)), summary, learned=False)
+def _closed(name: str, potential: Callable[[int], potentials.Potential], summary: str, domain: Domain = REAL) -> Entry:
+    return Entry(name, lambda dim: Bregman(potential(dim)), summary, learned=False, domain=domain)
 
 
 CATALOGUE: dict[str, Entry] = {
@@ -69,14 +73,15 @@ CATALOGUE: dict[str, Entry] = {
         ),
         Entry("iqe", IQE, "interval quasimetric embedding (Wang and Isola 2022)"),
         Entry("mrn", MRN, "metric residual network (Liu et al. 2023)"),
-        _closed("kl", potentials.NegativeEntropy, "generalised Kullback-Leibler divergence"),
+        _closed("kl", potentials.NegativeEntropy, "generalised Kullback-Leibler divergence", POSITIVE),
         _closed(
             "kl-simplex",
             lambda dim: potentials.NegativeEntropy(dim, simplex=True),
             "Kullback-Leibler divergence of distributions",
+            SIMPLEX,
         ),
-        _closed("itakura-saito", potentials.Burg, "Itakura-Saito divergence"),
-        _closed("logistic", potentials.FermiDirac, "logistic loss divergence on the unit box"),
+        _closed("itakura-saito", potentials.Burg, "Itakura-Saito divergence", POSITIVE),
+        _closed("logistic", potentials.FermiDirac, "logistic loss divergence on the unit box", UNIT_BOX),
         _closed("log-sum-exp", potentials.LogSumExp, "divergence of log-sum-exp, the dual of KL on the simplex"),
         _closed("exponential", potentials.Exponential, "divergence of the sum of exponentials"),
         _closed("power", potentials.PowerNorm, "divergence of sum |x|^1.5"),

@@ -10,8 +10,10 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from askew import checks
-from askew.divergences.base import Divergence
+from askew.divergences.base import Divergence, Ranking
+from askew.divergences.bregman import Bregman
 from askew.divergences.near import refine_near, safe_sqrt
+from askew.potentials import Quadratic
 
 __all__ = ["ConcaveActivation", "DeepNorm", "Euclidean", "Mahalanobis", "MaxMean", "MaxReLU", "WideNorm"]
 
@@ -58,6 +60,7 @@ class Euclidean(Divergence):
     tensor(5.)
     """
 
+    dim: int
     symmetric = True
     _checks_values = False
 
@@ -74,6 +77,12 @@ class Euclidean(Divergence):
     def compute_pairwise(self, x: Tensor, y: Tensor) -> Tensor:
         squares = _squared_distances(x, y, None)
         return squares if self.squared else safe_sqrt(squares)
+
+    def as_bregman(self) -> Bregman | None:
+        return Bregman(Quadratic(self.dim)) if self.squared else None
+
+    def ranks_like(self) -> Ranking:
+        return Ranking(Bregman(Quadratic(self.dim)))
 
     def extra_repr(self) -> str:
         """Show whether it is squared, and the promises."""
@@ -107,6 +116,7 @@ class Mahalanobis(Divergence):
     torch.Size([4, 5])
     """
 
+    dim: int
     symmetric = True
     _checks_values = False
 
@@ -126,6 +136,12 @@ class Mahalanobis(Divergence):
     def compute_pairwise(self, x: Tensor, y: Tensor) -> Tensor:
         squares = _squared_distances(x, y, self.weight)
         return squares if self.squared else safe_sqrt(squares)
+
+    def as_bregman(self) -> Bregman | None:
+        return Bregman(Quadratic(self.dim, self.weight)) if self.squared else None
+
+    def ranks_like(self) -> Ranking:
+        return Ranking(Bregman(Quadratic(self.dim, self.weight.detach())))
 
     def extra_repr(self) -> str:
         """Show rank, whether it is squared, and the promises."""

@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 
 import torch
 from torch import Tensor, nn
 
-from askew import checks
-from askew.divergences.base import Divergence
+from askew import checks, potentials
+from askew.divergences.base import Divergence, Ranking, Side
 from askew.divergences.bregman import Bregman
 from askew.divergences.near import refine_near, safe_sqrt
-from askew.potentials import Conjugate
 
 __all__ = [
     "Dual",
@@ -46,6 +46,10 @@ class _Wrapper(Divergence):
     @property
     def _pair_by_pair(self) -> bool:
         return super()._pair_by_pair or self.divergence._pair_by_pair
+
+    @property
+    def inner(self) -> Divergence:
+        return self.divergence
 
     def calibrate(self, x: Tensor, y: Tensor, targets: Tensor | None = None) -> None:
         self.divergence.calibrate(x, y, targets)
@@ -91,6 +95,10 @@ class Embedded(Divergence):
         self.triangle = divergence.triangle
         self.root_triangle = divergence.root_triangle
         self.reflexive = divergence.reflexive
+
+    @property
+    def inner(self) -> Divergence:
+        return self.divergence
 
     def encode(self, x: Tensor) -> Tensor:
         """Return f(x) in the dtype of the divergence, which half precision encoders do not have."""
@@ -139,6 +147,12 @@ class Sqrt(_Wrapper):
 
     def compute_pairwise(self, x: Tensor, y: Tensor) -> Tensor:
         return safe_sqrt(self.divergence.compute_pairwise(x, y))
+
+    def ranks_like(self) -> Ranking | None:
+        return self.divergence.ranks_like()
+
+    def takes_boundary(self, side: Side) -> bool:
+        return self.divergence.takes_boundary(side)
 
     def calibrate(self, x: Tensor, y: Tensor, targets: Tensor | None = None) -> None:
         self.divergence.calibrate(x, y, None if targets is None else targets.square())
@@ -263,15 +277,21 @@ class GeneralizedSymmetrized(_OfBregman):
             return x.new_zeros(x.shape[0], y.shape[0])
         potential = self.divergence.potential
         potential.check_domain(x, y)
-        centre = y.detach().mean(0, keepdim=True)
-        first = x - centre + potential.centred(x, centre)[1]
-        second = y - centre + potential.centred(y, centre)[1]
+        form = self.divergence.affine(y.detach().mean(0, keepdim=True))
+        first, second = (points - form.centre + form.planes(points).slopes for points in (x, y))
         norms_first, norms_second = first.square().sum(1), second.square().sum(1)
         matrix = (norms_first[:, None] + norms_second) / 2 - first @ second.t()
         matrix = refine_near(
-            matrix, norms_first, norms_second, lambda i, j: self._squared(x[i], y[j]), self.divergence.pairwise_rtol
+            matrix, norms_first, norms_second, lambda i, j: self._squared(x[i], y[j]), self.divergence.current_rtol()
         )
         return safe_sqrt(matrix) if self.root else matrix
+
+    def view(self, x: Tensor) -> Tensor:
+        """Return u(x) = x + grad phi(x): ``(n, dim) -> (n, dim)``."""
+        return x + self.divergence.potential.compute_gradient(x)
+
+    def ranks_like(self) -> Ranking:
+        return Ranking(Bregman(potentials.Quadratic(self.divergence.potential.dim)), self.view)
 
     def calibrate(self, x: Tensor, y: Tensor, targets: Tensor | None = None) -> None:
         wanted = targets.square() if targets is not None and self.root else targets
@@ -313,6 +333,21 @@ class Scaled(_Wrapper):
     def compute_pairwise(self, x: Tensor, y: Tensor) -> Tensor:
         return self.divergence.compute_pairwise(x, y) * self.log_factor.exp()
 
+    def as_bregman(self) -> Bregman | None:
+        inner = self.divergence.as_bregman()
+        if inner is None:
+            return None
+        factor = self.log_factor.detach().exp()
+        scaled = potentials.Scaled(inner.potential, factor.item())
+        scaled.factor = factor  # in its own dtype, not rounded
+        return Bregman(scaled, inner.pairwise_rtol)
+
+    def ranks_like(self) -> Ranking | None:
+        return self.divergence.ranks_like()
+
+    def takes_boundary(self, side: Side) -> bool:
+        return self.divergence.takes_boundary(side)
+
     def calibrate(self, x: Tensor, y: Tensor, targets: Tensor | None = None) -> None:
         self.divergence.calibrate(x, y, None if targets is None else targets / self.log_factor.detach().exp())
 
@@ -334,6 +369,13 @@ class Reversed(_Wrapper):
 
     def compute_pairwise(self, x: Tensor, y: Tensor) -> Tensor:
         return self.divergence.compute_pairwise(y, x).t()
+
+    def ranks_like(self) -> Ranking | None:
+        ranking = self.divergence.ranks_like()
+        return None if ranking is None else replace(ranking, swapped=not ranking.swapped)
+
+    def takes_boundary(self, side: Side) -> bool:
+        return self.divergence.takes_boundary("second" if side == "first" else "first")
 
     def calibrate(self, x: Tensor, y: Tensor, targets: Tensor | None = None) -> None:
         self.divergence.calibrate(y, x, targets)
@@ -364,4 +406,4 @@ class Dual(Bregman):
         if not isinstance(divergence, Bregman):
             got = type(divergence).__name__
             raise TypeError(checks.message("divergence of Dual", "a Bregman divergence", got))
-        super().__init__(Conjugate(divergence.potential), divergence.pairwise_rtol)
+        super().__init__(potentials.Conjugate(divergence.potential), divergence.pairwise_rtol)

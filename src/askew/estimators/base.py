@@ -106,6 +106,10 @@ class BaseLearner(BaseEstimator):  # type: ignore[misc]
         check_is_fitted(self, "divergence_")
         return Embedded(self.encoder_, self.divergence_).eval()
 
+    def as_divergence(self) -> Embedded:
+        """Return :attr:`model_`: search, clustering and plots take a fitted learner for its divergence."""
+        return self.model_
+
     def transform(self, X: ArrayLike) -> NDArray[Any]:
         """Return the images of points, ``(n, dim) -> (n, out)``: what ``divergence_`` compares.
 

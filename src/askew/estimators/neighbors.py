@@ -10,6 +10,7 @@ from sklearn.base import BaseEstimator, ClassifierMixin, clone
 from sklearn.utils.validation import check_is_fitted, validate_data
 
 from askew import checks
+from askew.divergences import Embedded
 from askew.encoders import for_numpy
 from askew.estimators.labels import DivergenceLearner
 
@@ -62,6 +63,11 @@ class DivergenceNeighborsClassifier(ClassifierMixin, BaseEstimator):  # type: ig
         self.learner_: DivergenceLearner = learner.fit(X, y)
         self.classes_ = self.learner_.classes_
         return self
+
+    def as_divergence(self) -> Embedded:
+        """Return the learned divergence between points: search, clustering and plots ask for it."""
+        check_is_fitted(self, "learner_")
+        return self.learner_.model_
 
     def predict_proba(self, X: ArrayLike) -> NDArray[np.float64]:
         """Return the share of the neighbours that are of each class, ``(n, dim) -> (n, n_classes)``."""

@@ -10,7 +10,7 @@ from numpy.typing import ArrayLike
 from torch import Tensor
 
 from askew import checks
-from askew.divergences import take_apart
+from askew.divergences import split_encoder
 from askew.plot.frame import CYCLE, INK, draw_lines, finish, make_axes, place_legend, view_limits
 from askew.plot.grid import HUGE, Grid, cut
 from askew.plot.plane import Floats, Plane, as_rows
@@ -133,7 +133,7 @@ def _known(clusters: object, divergence: object, dual: bool | None) -> _Known:
     centres = as_rows(fitted, "clusters of cells")
     # The parameter and not what was fitted, which may come without its encoder; other clusterings are Euclidean.
     own = getattr(clusters, "divergence", "euclidean")
-    encoded = take_apart(own, centres.shape[1], "cells").encoder is not None
+    encoded = split_encoder(own, centres.shape[1], "cells").encoder is not None
     features = getattr(clusters, "n_features_in_", None if encoded else centres.shape[1])
     return _Known(centres, features, encoded, own, bool(getattr(clusters, "dual", False)))
 

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 
 from askew import checks
 from askew.checks import REAL, SIMPLEX, Domain
-from askew.divergences import Divergence, take_apart
+from askew.divergences import Divergence, split_encoder
 from askew.encoders import encode
 from askew.plot.plane import Floats, Plane, as_rows
 
@@ -53,7 +53,7 @@ class Scene:
         Parameters
         ----------
         model
-            As for :func:`askew.divergences.take_apart`.
+            As for :func:`askew.divergences.split_encoder`.
         dim
             Number of features of the points, where some are given.
         plane
@@ -65,9 +65,9 @@ class Scene:
             hint = "Make one with askew.plot.Plane.pca(points)."
             raise TypeError(checks.message(f"plane of {owner}", "an askew.plot.Plane", type(plane).__name__, hint))
         dim = plane.dim if dim is None and plane is not None else dim
-        encoder, divergence = take_apart(model, dim or 2, owner)
+        encoder, divergence = split_encoder(model, dim or 2, owner)
         if dim is None and isinstance(model, str) and divergence.domain == SIMPLEX:
-            encoder, divergence = take_apart(model, 3, owner)  # of two outcomes there is only a line
+            encoder, divergence = split_encoder(model, 3, owner)  # of two outcomes there is only a line
         own = divergence.dim if encoder is None else getattr(model, "n_features_in_", None)
         dim = dim or own or 2
         if own is not None and own != dim:

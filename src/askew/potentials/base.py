@@ -173,7 +173,7 @@ class Potential(Rebuildable, ABC):
 
     def contains(self, x: Tensor) -> Tensor:
         """Return which points lie inside the domain: ``(..., dim) -> (...)``."""
-        return ((x > self.domain.lower) & (x < self.domain.upper)).all(-1)
+        return self.domain.contains(x)
 
     def _search_start(self, g: Tensor) -> Tensor:
         """Return where Newton's method begins if the caller gives no better place."""

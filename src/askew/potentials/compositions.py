@@ -12,7 +12,6 @@ from torch import Tensor, nn
 from askew import checks
 from askew.checks import NEGATIVE, POSITIVE, REAL
 from askew.potentials.base import InverseGradient, Potential
-from askew.potentials.inverse import middle
 
 __all__ = ["AffinePrecomposed", "Scaled", "Sum", "check_potential"]
 
@@ -249,7 +248,7 @@ class AffinePrecomposed(Potential):
         inverse: Tensor = torch.linalg.pinv(self.matrix)
         offset = 0 if self.offset is None else self.offset
         image = self.potential._search_start(g @ inverse)
-        centre = torch.full_like(image, middle(self.potential.domain, self.potential.dim))
+        centre = torch.full_like(image, self.potential.domain.middle(self.potential.dim))
         first, second = (image - offset) @ inverse.mT, (centre - offset) @ inverse.mT
         return torch.where(self.contains(first).unsqueeze(-1), first, second)
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import copy
-import math
 from itertools import chain
 from typing import TypeVar
 
@@ -14,7 +13,7 @@ from askew import checks
 from askew.checks import Domain
 from askew.potentials.base import InverseGradient, Potential
 
-__all__ = ["inverse_hessian", "middle", "newton", "widened", "working_dtype"]
+__all__ = ["inverse_hessian", "newton", "widened", "working_dtype"]
 
 ModuleType = TypeVar("ModuleType", bound=nn.Module)
 
@@ -97,17 +96,6 @@ def newton(
             iterations = max(iterations, steps)
     point, residual = torch.cat(points), torch.cat(residuals)
     return InverseGradient(point.reshape(g.shape), residual.to(g.dtype).reshape(g.shape[:-1]), iterations)
-
-
-def middle(domain: Domain, dim: int) -> float:
-    """Return a number such that the point with all coordinates equal to it lies well inside the domain."""
-    if domain.sums_to_one:
-        return 1 / dim
-    if math.isfinite(domain.lower) and math.isfinite(domain.upper):
-        return (domain.lower + domain.upper) / 2
-    if math.isfinite(domain.lower):
-        return domain.lower + 1
-    return domain.upper - 1 if math.isfinite(domain.upper) else 0.0
 
 
 def inverse_hessian(potential: Potential, x: Tensor) -> Tensor:
@@ -250,4 +238,4 @@ def _moved_inside(model: Potential, start: Tensor) -> Tensor:
     """Replace the rows of a start that lie outside the domain by a point in its middle."""
     if model.domain.sums_to_one:
         start = start / start.sum(-1, keepdim=True)
-    return torch.where(model.contains(start).unsqueeze(-1), start, middle(model.domain, model.dim))
+    return torch.where(model.contains(start).unsqueeze(-1), start, model.domain.middle(model.dim))

@@ -19,7 +19,7 @@ from askew import checks, io
 from askew._parallel import over_blocks
 from askew._progress import progress_bar
 from askew.checks import REAL
-from askew.divergences import Divergence, take_apart
+from askew.divergences import Divergence, split_encoder
 from askew.encoders import as_floats, as_points, encode
 from askew.io import Rows
 from askew.search.forms import DIRECTIONS, has_boundary
@@ -64,10 +64,10 @@ class Index(ABC):
         if not isinstance(divergence, str):
             self._set_divergence(0)
         else:  # the number of features comes with the first items
-            take_apart(divergence, 1, owner)
+            split_encoder(divergence, 1, owner)
 
     def _set_divergence(self, dim: int) -> None:
-        encoder, divergence = take_apart(self._given, dim, type(self).__name__)
+        encoder, divergence = split_encoder(self._given, dim, type(self).__name__)
         self._encoder = None if encoder is None else copy.deepcopy(encoder).eval().requires_grad_(False)
         self._divergence = copy.deepcopy(divergence).eval().requires_grad_(False)
         if divergence.dtype == torch.bfloat16:  # numpy has no such numbers, and a search wants more digits

@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from askew import checks
 from askew._parallel import over_blocks
 from askew.divergences import Divergence
-from askew.divergences.parts import take_apart
+from askew.divergences.split import split_encoder
 from askew.encoders import as_points, encode
 from askew.search.exact import ExactIndex
 
@@ -159,7 +159,7 @@ def score_blocks(divergence: object, first: Any, second: Any) -> Any:
 
 def _scorer(divergence: object, x: _Held, y: _Held) -> _Scorer:
     # Copied, so that a model that is trained further does not change what is computed later.
-    encoder, own = copy.deepcopy(take_apart(divergence, x.columns, "score_blocks"))
+    encoder, own = copy.deepcopy(split_encoder(divergence, x.columns, "score_blocks"))
     for module in (own,) if encoder is None else (own, encoder):
         module.eval().requires_grad_(False)
     if own.dtype == torch.bfloat16:  # numpy has no such numbers

@@ -22,11 +22,10 @@ from askew.divergences import (
     Reversed,
     Scaled,
     Sqrt,
-    take_apart,
+    split_encoder,
 )
 from askew.encoders import as_floats, as_points
 from askew.potentials import Quadratic
-from askew.potentials.inverse import middle
 
 __all__ = ["DIRECTIONS", "FORMS", "Ranking", "Reduction", "has_boundary", "keys_and_queries", "ranking"]
 
@@ -243,7 +242,7 @@ def reduce(
         if form == "euclidean":
             hint = "Give the items, or a sample of them that contains the longest."
             raise ValueError(checks.message(f"items of {owner}", "given for the Euclidean form", "None", hint))
-        centre = torch.full((1, divergence.dim), middle(potential.domain, divergence.dim))
+        centre = torch.full((1, divergence.dim), potential.domain.middle(divergence.dim))
     else:
         rows = max(1, len(items) // BLOCK_ROWS)
         # The mean of some thousand points is as good a centre as that of all.
@@ -336,7 +335,7 @@ def keys_and_queries(
     if points is None and isinstance(divergence, str):
         must, hint = "given where the divergence is a name", "Or make the divergence with askew.make(name, dim)."
         raise ValueError(checks.message(f"items of {owner}", must, None, hint))
-    parts = take_apart(divergence, 0 if points is None else points.shape[-1], owner)
+    parts = split_encoder(divergence, 0 if points is None else points.shape[-1], owner)
     if parts.encoder is not None:
         got = f"one behind {type(parts.encoder).__name__}"
         hint = "Encode the points first and give the divergence of the images."

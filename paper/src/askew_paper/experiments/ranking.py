@@ -15,7 +15,7 @@ from torch import Tensor
 
 from askew import metrics, pbdl
 from askew.clustering.alternating import cluster_from_euclidean
-from askew.divergences import Divergence, Embedded, make, take_apart
+from askew.divergences import Divergence, Embedded, make, split_encoder
 from askew.encoders import Standardize, encode
 from askew.estimators import DivergenceLearner
 from askew.losses import AllTriplets
@@ -93,7 +93,7 @@ def run(cell: Cell) -> Outcome:
     rows, queries = train_test_split(some, test_size=cell["test"], random_state=cell.seed)
     points, labels = torch.from_numpy(table.points), np.unique(table.labels, return_inverse=True)[1]
     model, chosen = _learned(cell, points[rows], torch.from_numpy(labels[rows]))
-    encoder, divergence = take_apart(model, points.shape[1], "ranking")
+    encoder, divergence = split_encoder(model, points.shape[1], "ranking")
     images = encode(encoder, points)
     with torch.inference_mode():
         matrix = divergence.pairwise(images[queries], images[rows])

@@ -11,14 +11,14 @@ from sklearn.datasets import load_iris
 from torch import nn
 
 import askew
-from askew.divergences import CATALOGUE, Embedded, Sqrt, make, take_apart
+from askew.divergences import CATALOGUE, Embedded, Sqrt, make, split_encoder
 
 FREE = [name for name, entry in CATALOGUE.items() if not entry.learned]
 
 
 @pytest.mark.parametrize("name", FREE)
 def test_names(name: str) -> None:
-    encoder, divergence = take_apart(name, 4, "Test")
+    encoder, divergence = split_encoder(name, 4, "Test")
     assert encoder is None
     assert divergence.dim == 4
     assert type(divergence) is type(make(name, 4))
@@ -28,21 +28,21 @@ def test_names(name: str) -> None:
 def test_names_that_need_learning(name: str) -> None:
     match = rf"divergence of Test must be one that needs no learning.*Got '{name}'.*DivergenceLearner\(\"{name}\"\).fit"
     with pytest.raises(ValueError, match=match):
-        take_apart(name, 4, "Test")
+        split_encoder(name, 4, "Test")
 
 
 def test_divergences_are_handed_on() -> None:
     for divergence in (make("nbd", 3), Sqrt(make("nbd", 3)), make("iqe", 3)):
-        assert take_apart(divergence, 0, "Test") == (None, divergence)
+        assert split_encoder(divergence, 0, "Test") == (None, divergence)
 
 
 def test_encoders_are_taken_off() -> None:
     first, second, divergence = nn.Linear(5, 4), nn.Linear(4, 3), make("nbd", 3)
-    parts = take_apart(Embedded(first, divergence), 0, "Test")
+    parts = split_encoder(Embedded(first, divergence), 0, "Test")
     assert parts.encoder is first
     assert parts.divergence is divergence
     model = Embedded(first, Embedded(nn.Tanh(), Embedded(second, divergence)))
-    parts = take_apart(model, 0, "Test")
+    parts = split_encoder(model, 0, "Test")
     assert parts.divergence is divergence
     x, y = torch.randn(2, 6, 5)
     assert parts.encoder is not None
@@ -53,9 +53,9 @@ def test_learners() -> None:
     X, labels = load_iris(return_X_y=True)
     learner = askew.DivergenceLearner("nbd", encoder="mlp", steps=3, random_state=0)
     with pytest.raises(ValueError, match=r"Got a DivergenceLearner that is not fitted instead. Call its fit first"):
-        take_apart(learner, 0, "Test")
+        split_encoder(learner, 0, "Test")
     learner.fit(X, labels)
-    encoder, divergence = take_apart(learner, 0, "Test")
+    encoder, divergence = split_encoder(learner, 0, "Test")
     assert divergence is learner.divergence_
     points = torch.from_numpy(X)
     assert encoder is not None
@@ -63,14 +63,14 @@ def test_learners() -> None:
         images = encoder(points)
     torch.testing.assert_close(images, torch.from_numpy(learner.transform(X)))
     classifier = askew.DivergenceNeighborsClassifier(askew.DivergenceLearner(steps=3, encoder=None, random_state=0))
-    assert take_apart(classifier.fit(X, labels), 0, "Test").divergence is classifier.learner_.divergence_
+    assert split_encoder(classifier.fit(X, labels), 0, "Test").divergence is classifier.learner_.divergence_
 
 
 def test_a_learner_whose_divergence_has_an_encoder() -> None:
     X, labels = load_iris(return_X_y=True)
     model = Embedded(nn.Linear(4, 3), make("nbd", 3))
     learner = askew.DivergenceLearner(model, steps=3, random_state=0).fit(X, labels)
-    parts = take_apart(learner, 0, "Test")
+    parts = split_encoder(learner, 0, "Test")
     assert not isinstance(parts.divergence, Embedded)
     assert parts.divergence.dim == 3
 
@@ -91,9 +91,9 @@ def test_a_learner_whose_divergence_has_an_encoder() -> None:
 )
 def test_anything_else(model: Any, error: type[Exception], match: str) -> None:
     with pytest.raises(error, match=match):
-        take_apart(model, 3, "Test")
+        split_encoder(model, 3, "Test")
 
 
 def test_a_bad_number_of_features() -> None:
     with pytest.raises(ValueError, match=r"dim of 'kl' must be a positive integer. Got 0"):
-        take_apart("kl", 0, "Test")
+        split_encoder("kl", 0, "Test")

@@ -1,0 +1,73 @@
+"""Split what a user passes as a divergence into an encoder and the divergence between its embeddings."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from torch import nn
+
+from askew import checks
+from askew.divergences.base import Divergence
+from askew.divergences.catalogue import CATALOGUE, make
+from askew.divergences.wrappers import Embedded
+
+__all__ = ["EncoderAndDivergence", "split_encoder"]
+
+
+class EncoderAndDivergence(NamedTuple):
+    """An encoder and the divergence between its embeddings.
+
+    Attributes
+    ----------
+    encoder : torch.nn.Module or None
+        Maps points to embeddings; None where points are compared as they are.
+    divergence : Divergence
+        Compares the embeddings.
+    """
+
+    encoder: nn.Module | None
+    divergence: Divergence
+
+
+def split_encoder(model: object, dim: int, owner: str) -> EncoderAndDivergence:
+    """Return the encoder and the divergence of anything that stands for a divergence.
+
+    Parameters
+    ----------
+    model
+        A divergence, with an encoder (:class:`Embedded`) or without; an object with a method ``as_divergence()``, as
+        fitted learners have; or a name of the catalogue that has nothing to learn, such as ``"kl"``.
+    dim
+        Number of features of the points, for a name.
+    owner
+        The caller's name, for errors.
+
+    Examples
+    --------
+    >>> split_encoder("kl", 3, "search").divergence.dim
+    3
+    """
+    what = f"divergence of {owner}"
+    must = "a divergence, a fitted learner, or a name such as 'kl'"
+    if isinstance(model, str):
+        checks.check_name(model, CATALOGUE, what)
+        if CATALOGUE[model].learned:
+            hint = (
+                f'Learn it first: learner = askew.DivergenceLearner("{model}").fit(X, labels), then pass the learner.'
+            )
+            raise ValueError(checks.message(what, "one that needs no learning, where it is a name", repr(model), hint))
+        return EncoderAndDivergence(None, make(model, dim))
+    convert = getattr(model, "as_divergence", None)
+    if isinstance(model, type) or not callable(convert):
+        hint = 'Make a divergence with askew.make("nbd", dim).'
+        raise TypeError(checks.message(what, must, type(model).__name__, hint))
+    try:
+        divergence = convert()
+    except ValueError as error:  # scikit-learn's NotFittedError
+        got = f"a {type(model).__name__} that is not fitted"
+        raise ValueError(checks.message(what, must, got, "Call its fit first.")) from error
+    encoder: nn.Module | None = None
+    while isinstance(divergence, Embedded):  # there may be an encoder after an encoder
+        encoder = divergence.encoder if encoder is None else nn.Sequential(encoder, divergence.encoder)
+        divergence = divergence.divergence
+    return EncoderAndDivergence(encoder, divergence)
