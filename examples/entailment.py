@@ -8,7 +8,7 @@ then asked about words that were never the specific word of a pair it learned fr
 true pairs from others, reversed ones among them; "direction" is how often it knows which word of a true pair is the
 more general, and is .500 for a coin. A quasimetric such as iqe is made for relations that pass on from word to word, as
 this one does, and here has the better precision. The form of nbd is the one that did better on validation words in
-`askew reproduce entailment`, which has more methods, more training and several seeds; the others are as they come, the
+`askew-paper run entailment`, which has more methods, more training and several seeds; the others are as they come, the
 steps are what takes half a minute, and one run is one run.
 """
 

@@ -19,7 +19,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from askew import checks
-from askew.io import DEFLATE, atomic_write
+from askew.io import atomic_write
+from askew.io.arrays import DEFLATE
 from askew_paper.data.files import Folder, Source, cache_folder, find, register
 from askew_paper.data.mat import read_mat
 from askew_paper.data.pickled import read_pickled

@@ -20,7 +20,7 @@ from typing import BinaryIO
 import numpy as np
 from numpy.typing import NDArray
 
-from askew.io import DEFLATE
+from askew.io.arrays import DEFLATE
 
 __all__ = ["read_mat"]
 
