@@ -18,7 +18,7 @@ from torch.utils.data import DataLoader, TensorDataset
 import askew
 from askew import losses
 from askew.encoders import MLP
-from askew.training.messages import answered
+from askew.training.distributed import reported
 
 STOP_AFTER = 3
 # Ways to train whose data comes from loaders, each process having its own.
@@ -232,7 +232,7 @@ def train(folder: Path, rank: int, size: int, case: str) -> None:
 
 def send_what_cannot_be_sent(folder: Path, rank: int) -> None:
     try:
-        with answered():
+        with reported():
             distributed.all_reduce(torch.zeros(1, dtype=torch.int16))
     except RuntimeError as error:
         (folder / f"unsent-{rank}.txt").write_text(str(error), "utf-8")

@@ -105,12 +105,15 @@ class TripletLoss(Loss):
 
     def of(self, model: Divergence, *batch: Tensor) -> Tensor:
         """Return the loss of a model on anchors and points that should be nearer and farther."""
-        anchors, positives, negatives = batch
-        if isinstance(model, Embedded):  # each point is encoded once
+        result: Tensor = self(*self.values(model, *batch))
+        return result
+
+    def values(self, model: Divergence, anchors: Tensor, positives: Tensor, negatives: Tensor) -> tuple[Tensor, Tensor]:
+        """Return D(anchor, positive) and D(anchor, negative); each point is encoded once."""
+        if isinstance(model, Embedded):
             anchors, positives, negatives = model.encode(torch.cat([anchors, positives, negatives])).chunk(3)
             model = model.divergence
-        result: Tensor = self(model(anchors, positives), model(anchors, negatives))
-        return result
+        return model(anchors, positives), model(anchors, negatives)
 
 
 def check_labels(matrix: Tensor, labels: Tensor, owner: str) -> None:

@@ -1,7 +1,6 @@
-"""One plain training loop, with what a long run needs: schedule, early stop, checkpoints, progress."""
+"""Training: one plain loop with schedule, validation, callback, checkpoints and progress."""
 
-from askew.training.history import History
+from askew.training.history import History, TrainingDivergedError
 from askew.training.loop import fit
-from askew.training.run import TrainingDivergedError
 
 __all__ = ["History", "TrainingDivergedError", "fit"]

@@ -1,4 +1,4 @@
-"""What happened during training, as rows of a table."""
+"""The course of a training run, as rows of a table, and the error of one that diverged."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 
 from askew import checks
 
-__all__ = ["History"]
+__all__ = ["History", "TrainingDivergedError"]
 
 
 @dataclass
@@ -47,25 +47,45 @@ class History:
         return len(self.rows)
 
     def __getitem__(self, column: str) -> list[float]:
-        """Return a column; rows without it are left out."""
+        """Return a column, without the rows that do not have it."""
         checks.check_name(column, dict.fromkeys(name for row in self.rows for name in row), "column of a History")
         return [row[column] for row in self.rows if column in row]
 
     def __str__(self) -> str:
-        """Return the table as text, at most 20 rows of it, evenly spread."""
+        """Return the table as text: all rows, or 20 of them, evenly spread."""
         return "\n".join(self._lines())
 
     def _lines(self) -> Iterator[str]:
         names = list(dict.fromkeys(name for row in self.rows for name in row))
         count = len(self.rows)
         chosen = sorted({round(i * (count - 1) / 19) for i in range(20)}) if count > 20 else range(count)
-        cells = [[_shown(self.rows[i].get(name)) for name in names] for i in chosen]
+        cells = [[_text(self.rows[i].get(name)) for name in names] for i in chosen]
         widths = [max(map(len, column)) for column in zip(names, *cells, strict=True)]
         for line in (names, *cells):
             yield "  ".join(cell.rjust(width) for cell, width in zip(line, widths, strict=True))
 
 
-def _shown(value: float | None) -> str:
+class TrainingDivergedError(RuntimeError):
+    """The loss or the weights became NaN or infinite, or the loss a thousand times what it was at the start.
+
+    The model has the last good weights.
+
+    Attributes
+    ----------
+    history : History
+        The course of the run until then.
+    """
+
+    def __init__(self, message: str, history: History) -> None:
+        super().__init__(message)
+        self.history = history
+
+    def __reduce__(self) -> tuple[type[TrainingDivergedError], tuple[str, History]]:
+        """Return the class and its arguments, with which worker processes pass it on."""
+        return type(self), (self.args[0], self.history)
+
+
+def _text(value: float | None) -> str:
     if value is None:
         return ""
     return str(value) if isinstance(value, int) else f"{value:.5g}"

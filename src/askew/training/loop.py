@@ -5,24 +5,30 @@ from __future__ import annotations
 import contextlib
 import operator
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import asdict
 from pathlib import Path
 
 import torch
 from torch import nn
-from torch.optim import Optimizer
 
 from askew import checks, io
 from askew._progress import progress_bar
 from askew.divergences import Divergence, Embedded
 from askew.losses import LabelLoss, Loss
-from askew.training.batches import Batches, LoaderBatches, batches
+from askew.training.batches import Batches, LoaderBatches, make_batches
 from askew.training.history import History
-from askew.training.run import Callback, Objective, Run, Settings
+from askew.training.run import Callback, MakeOptimizer, Run, Settings
+from askew.training.runtime import (
+    Objective,
+    OneProcess,
+    best_device,
+    interruption,
+    join_processes,
+    seeded,
+    tensorboard_writer,
+)
 from askew.training.schedules import Schedule, make_schedule
-from askew.training.surroundings import best_device, interruption, tensorboard_writer
-from askew.training.team import Team, tensors_of
 
 __all__ = ["fit"]
 
@@ -38,7 +44,7 @@ def fit(
     learning_rate: float | None = None,
     schedule: str | Schedule = "linear",
     warmup: float = 0.05,
-    optimizer: Callable[[Sequence[nn.Parameter]], Optimizer] | None = None,
+    optimizer: MakeOptimizer | None = None,
     clip: float | None = None,
     calibrate: bool = True,
     validation: object | Callable[[Divergence], float] | None = None,
@@ -158,11 +164,6 @@ def fit(
         raise TypeError(checks.message("model of fit", "an askew divergence", type(model).__name__))
     if not callable(loss):
         raise TypeError(checks.message("loss of fit", "one of askew.losses or a function", type(loss).__name__))
-    if batch_size is None:
-        batch_size = 128 if isinstance(loss, LabelLoss) else 1000
-    if learning_rate is None:
-        learning_rate = 1e-3 if any(isinstance(part, Embedded) for part in model.modules()) else 3e-2
-    follow = make_schedule(schedule, warmup)
     if callback is not None and not callable(callback):
         must = "a function of the model and the history"
         raise TypeError(checks.message("callback of fit", must, type(callback).__name__))
@@ -171,21 +172,26 @@ def fit(
     if patience is not None and validation is None:
         hint = "Give validation= data or a function."
         raise ValueError(checks.message("patience of fit", "None where there is no validation", patience, hint))
+    if batch_size is None:
+        batch_size = 128 if isinstance(loss, LabelLoss) else 1000
+    checks.check_size(batch_size, "batch_size of fit")
+    if learning_rate is None:
+        learning_rate = 1e-3 if any(isinstance(part, Embedded) for part in model.modules()) else 3e-2
+    every = checks.check_size(checkpoint_every, "checkpoint_every of fit")
+    rate = make_schedule(schedule, warmup)
     seed = None if seed is None else operator.index(seed)
     place = best_device() if device is None else torch.device(device)
-    parts = loss.parts if isinstance(loss, Loss) else None
-    checks.check_size(batch_size, "batch_size of fit")
-    team = Team(place)
-    source = batches(data, parts, batch_size, place)
+    path = None if checkpoint is None else Path(checkpoint)
+    processes = join_processes(place)
+    names = loss.parts if isinstance(loss, Loss) else None
+    source = make_batches(data, names, batch_size, place)
     watched = validation
     if validation is not None and not callable(validation):
-        watched = batches(validation, parts, batch_size, place)
-    for part in (source, watched):
-        # An epoch of several processes has as many batches as the longest of their loaders.
-        longest = team.most(part.per_epoch if isinstance(part, Batches) else None)
-        if isinstance(part, LoaderBatches):
-            part.per_epoch = longest
-    # Of seeds, that of the first process gives the order of the data; others give a process numbers of its own.
+        watched = make_batches(validation, names, batch_size, place)
+    for batches in (source, watched):
+        _agree_on_length(batches, processes)
+    # Only a checkpoint or another process can be of other data; nobody else needs a digest of it.
+    compared = path is not None or processes.size > 1
     settings = Settings(
         steps=_number_of_steps(source.per_epoch, epochs, steps),
         batch_size=batch_size,
@@ -194,73 +200,75 @@ def fit(
         clip=None if clip is None else checks.check_positive(clip, "clip of fit"),
         validate_every=checks.check_size(validate_every, "validate_every of fit"),
         patience=None if patience is None else checks.check_size(patience, "patience of fit"),
-        seed=team.of_all(seed)[0],
+        # The seed of the main process orders the data; those of the others are for their own random numbers.
+        seed=processes.all_gather(seed)[0],
         autocast=autocast,
-        data=source.fingerprint(),
+        data=source.fingerprint() if compared else "",
         loss=repr(loss) if isinstance(loss, nn.Module) else _name(loss),
         optimizer="Adam" if optimizer is None else _name(optimizer),
-        validation=watched.fingerprint() if isinstance(watched, Batches) else str(watched is not None),
+        validation=watched.fingerprint() if compared and isinstance(watched, Batches) else str(watched is not None),
         schedule=schedule if isinstance(schedule, str) else _name(schedule),
     )
-    every = checks.check_size(checkpoint_every, "checkpoint_every of fit")
-    alike = {
-        **asdict(settings),
-        "checkpoint_every": every,
-        "calibrate": bool(calibrate),
-        "callback": callback is not None,
-    }
-    team.check_same(alike | tensors_of(model, "model") | tensors_of(loss, "loss"))
-    path = None if checkpoint is None else Path(checkpoint)
+    if processes.size > 1:
+        from askew.training.distributed import tensors_of
+
+        others = {"checkpoint_every": every, "calibrate": bool(calibrate), "callback": callback is not None}
+        shapes = tensors_of(model, "model") | tensors_of(loss, "loss")
+        processes.check_same(asdict(settings) | others | shapes)
     begun = path is not None and path.exists()
     readable = "The file must be where all of them can read it."
-    team.check_same({"checkpoint": "a file" if begun else None if path is None else "no file yet"}, readable)
+    processes.check_same({"checkpoint": "a file" if begun else None if path is None else "no file yet"}, readable)
 
     with contextlib.ExitStack() as stack:
-        if seed is not None:
-            stack.enter_context(torch.random.fork_rng(devices=[place] if place.type == "cuda" else []))
-            torch.default_generator.manual_seed(seed)
-            if place.type == "cuda":
-                torch.cuda.manual_seed(seed)
+        stack.enter_context(seeded(seed, place))
         if isinstance(loss, nn.Module):
             loss.to(place)
-        run = Run(model.to(place), source, loss, watched, settings, optimizer, follow, callback, team)
+        run = Run(
+            model.to(place),
+            loss,
+            source,
+            settings,
+            validation=watched,
+            optimizer=optimizer,
+            schedule=rate,
+            callback=callback,
+            processes=processes,
+            device=place,
+        )
         if path is not None and begun:
             run.load(path)
-            team.check_same({"the step of the checkpoint": run.step}, readable)
+            processes.check_same({"the step of the checkpoint": run.step}, readable)
         elif calibrate:
             run.calibrate()
         if run.finished:
             run.close()
             return run.history
-        if path is not None and team.leads:
+        if path is not None and processes.is_main:
             io.writable_folder(path.parent, "the folder of checkpoint")  # now, not after the first steps
         pressed = stack.enter_context(interruption())
-        shown = progress if team.leads else False
+        shown = progress if processes.is_main else False
         show = stack.enter_context(progress_bar(shown, settings.steps, "training", run.step, "loss"))
-        write = stack.enter_context(tensorboard_writer(tensorboard if team.leads else None))
+        run.on_row = stack.enter_context(tensorboard_writer(tensorboard if processes.is_main else None))
         stack.callback(model.eval)
-        written = len(run.history)
         for batch in run.batches():
-            show(run.step + 1, run.take_step(batch))
-            if run.epoch_is_over:
-                run.end_epoch()
-            written = _write(write, run, written)
-            if team.any(pressed()):
+            value = run.take_step(batch)
+            show(run.step, value)
+            if processes.any(pressed()):
                 break
             if path is not None and run.step % every == 0 and not run.finished:
                 run.save(path)
-        if path is not None:  # before the best weights take the place of the last ones, so that the run can go on
+        if path is not None:  # before the best weights replace the last ones, from which the run can be resumed
             run.save(path)
-        _write(write, run, written)
         run.close()
     return run.history
 
 
-def _write(write: Callable[[dict[str, float]], None], run: Run, written: int) -> int:
-    """Write the rows that are new, and return how many there are."""
-    for row in run.counters.rows[written:]:
-        write(row)
-    return len(run.counters.rows)
+def _agree_on_length(batches: object, processes: OneProcess) -> None:
+    """Let an epoch of several processes have as many batches as the longest of their loaders."""
+    lengths = processes.all_gather(batches.per_epoch if isinstance(batches, Batches) else None)
+    if isinstance(batches, LoaderBatches):
+        known = [length for length in lengths if length is not None]
+        batches.per_epoch = max(known) if len(known) == len(lengths) else None
 
 
 def _name(function: object) -> str:
@@ -273,6 +281,6 @@ def _number_of_steps(per_epoch: int | None, epochs: int, steps: int | None) -> i
         return checks.check_size(steps, "steps of fit")
     checks.check_size(epochs, "epochs of fit")
     if per_epoch is None:
-        hint = "Its length is not known, so that epochs cannot be counted in advance."
+        hint = "Its length is not known, so epochs cannot be counted in advance."
         raise ValueError(checks.message("steps of fit", "given for a loader without a length", None, hint))
     return epochs * per_epoch

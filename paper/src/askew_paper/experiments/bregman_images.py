@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from askew.divergences import Divergence
 from askew.encoders import MLP, SmallCNN, encode
-from askew.training.surroundings import best_device
+from askew.training.runtime import best_device
 from askew_paper.data.files import find
 from askew_paper.data.images import Images, load_images
 from askew_paper.encoders import IMAGENET_MEAN, IMAGENET_STD, ResNet20, load_weights

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from askew import checks
 from askew.divergences import Divergence
 from askew.encoders import SmallCNN
-from askew.training.surroundings import best_device
+from askew.training.runtime import best_device
 from askew_paper.data.images import load_holidays
 from askew_paper.experiment import MSE, Cell, Claim, Experiment, Outcome, Value, grid
 from askew_paper.experiments.image_pairs import PairSet, learn_cell, make_head, shrunk, start_evenly

@@ -1,0 +1,133 @@
+"""Checkpoint files: write the state of a run, and check what is read before a run is changed by it."""
+
+from __future__ import annotations
+
+import itertools
+import re
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+from torch.optim import Optimizer
+
+from askew import checks, io
+
+__all__ = ["HINT", "check_optimizer", "read_checkpoint", "write_checkpoint"]
+
+HINT = "Delete it to start again, or give another file."
+PARTS = ("counters", "settings", "model", "loss", "optimizer", "epoch_random", "random")
+# Types of the counters of a run by their names.
+COUNTERS: dict[str, tuple[type, ...]] = {
+    **dict.fromkeys(("order_seed", "step", "epoch", "step_in_epoch", "high_losses", "looks_since_best"), (int,)),
+    **dict.fromkeys(("seconds", "loss_sum", "first_loss", "best_score"), (int, float)),
+    "best_step": (int, type(None)),
+    "stopped": (str,),
+    "rows": (list,),
+}
+# Settings that checkpoints of older versions do not have, and their value there.
+OLD_SETTINGS = {"schedule": "linear"}
+LARGEST = 1 << 63
+
+
+def write_checkpoint(path: Path, tree: Mapping[str, object]) -> None:
+    """Write the state of a run to a file, in one piece or not at all."""
+    tensors, rest = io.flatten(tree)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with io.only_writer(path.parent, re.escape(path.name)):
+        io.save_tensors(path, tensors, {"kind": "checkpoint", "tree": rest})
+
+
+def read_checkpoint(path: Path, settings: Mapping[str, object], weights: Mapping[str, Tensor]) -> dict[str, Any]:
+    """Return the state of a run if the file is whole and of a run with these settings.
+
+    Parameters
+    ----------
+    path
+        The file.
+    settings
+        Those of the run that is to be resumed.
+    weights
+        Those of its model; the best ones in the file must have their shapes.
+
+    Raises
+    ------
+    ValueError
+        If something is missing, of another kind, or of a run with other settings.
+    """
+    tensors, description = io.load_tensors(path, "checkpoint")
+    tree: dict[str, Any] = io.unflatten(tensors, description.get("tree"))
+    problem = _problem(tree, weights)
+    if problem:
+        raise ValueError(io.damaged(repr(str(path)), problem))
+    for name, value in settings.items():
+        saved = tree["settings"].get(name, OLD_SETTINGS.get(name))
+        if isinstance(saved, (Tensor, np.ndarray)) or saved != value:
+            got = "other data" if name == "data" else f"{name}={saved!r}"
+            must = "of the same data" if name == "data" else f"of a run with {name}={value!r}"
+            raise ValueError(checks.message(f"the checkpoint {str(path)!r}", must, got, HINT))
+    return tree
+
+
+def _problem(tree: Any, weights: Mapping[str, Tensor]) -> str | None:
+    """Return what makes a tree no state of a run, if anything."""
+    if not isinstance(tree, dict) or not all(isinstance(tree.get(name), dict) for name in PARTS) or "best" not in tree:
+        return "parts of it are missing"
+    counters, best = tree["counters"], tree["best"]
+    if counters.keys() != COUNTERS.keys():
+        return "its numbers have other names"
+    for name, kinds in COUNTERS.items():
+        value = counters[name]
+        in_range = not isinstance(value, int) or 0 <= value < LARGEST or name == "best_score"
+        if type(value) not in kinds or not in_range:
+            return f"its {name} is {str(value)[:40]!r}"
+    numbers = (int, float)
+    if not all(isinstance(row, dict) and all(type(v) in numbers for v in row.values()) for row in counters["rows"]):
+        return "its rows are not rows of numbers"
+    if best is not None and not (isinstance(best, dict) and _shapes(best) == _shapes(weights)):
+        return "its best weights are of another model"
+    # The random states of the other processes; files of a single one, or of an older version, have none.
+    others = tree.setdefault("others", [])
+    if not isinstance(others, list):
+        return "its others are not a list"
+    for state, name in itertools.product([tree, *others], ("epoch_random", "random")):
+        try:
+            for kind in {"cpu", *state[name]} & {"cpu", "loader"}:
+                torch.Generator().set_state(state[name][kind])
+        except (KeyError, IndexError, TypeError, RuntimeError):
+            return f"its {name} is not the state of a generator"
+    return None
+
+
+def check_optimizer(state: dict[str, Any], optimizer: Optimizer) -> None:
+    """Raise unless a saved state fits an optimiser: ``load_state_dict`` accepts states that fail in the first step."""
+    groups, saved = optimizer.state_dict()["param_groups"], state.get("param_groups")
+    if not isinstance(saved, list) or not isinstance(state.get("state"), dict) or len(saved) != len(groups):
+        raise ValueError("it has other groups of parameters")
+    parameters = [parameter for group in optimizer.param_groups for parameter in group["params"]]
+    for mine, theirs in zip(groups, saved, strict=True):
+        if not isinstance(theirs, dict) or theirs.get("params") != mine["params"]:
+            raise ValueError("it has other parameters")
+        for name, value in theirs.items():
+            if name in mine and name != "params" and _kind(value) != _kind(mine[name]):
+                raise ValueError(f"its {name} is of another kind")
+    for number, entries in state["state"].items():
+        if type(number) is not int or not 0 <= number < len(parameters) or not isinstance(entries, dict):
+            raise ValueError("it has a state of other parameters")
+        shapes = ((), tuple(parameters[number].shape))
+        for name, value in entries.items():
+            if isinstance(value, Tensor) and tuple(value.shape) not in shapes:
+                raise ValueError(f"its {name} has another shape")
+
+
+def _shapes(tensors: Mapping[str, Any]) -> dict[str, object]:
+    return {name: tuple(t.shape) if isinstance(t, Tensor) else None for name, t in tensors.items()}
+
+
+def _kind(value: Any) -> object:
+    """Return the type of a setting, with those of its parts; integers count as floats."""
+    if isinstance(value, (tuple, list)):
+        return tuple(map(_kind, value))
+    return float if type(value) in (int, float) else type(value)
