@@ -23,6 +23,7 @@ from askew import io
 from askew.divergences import Embedded, Mahalanobis, NeuralBregman, make
 from askew.losses import AllTriplets, Regression, TripletMargin
 from askew.training import History, TrainingDivergedError, fit
+from askew.training.batches import ArrayBatches
 
 
 def pairs(n: int = 200, dim: int = 3, seed: int = 0) -> tuple[Tensor, Tensor, Tensor]:
@@ -616,6 +617,19 @@ def test_samplers_of_several_processes_are_told_the_epoch(of_batches: bool, tmp_
     assert same(weights(whole), weights(again))
 
 
+def test_one_process_needs_neither_the_module_of_several_nor_a_digest_of_its_data(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    def refuse(self: ArrayBatches) -> str:
+        raise AssertionError("hashed")
+
+    monkeypatch.setitem(sys.modules, "askew.training.distributed", None)  # an import of it is an error
+    monkeypatch.setattr(ArrayBatches, "fingerprint", refuse)
+    assert fit(model(), pairs(), Regression(), steps=2, seed=0, validation=pairs(seed=1)).stopped == "finished"
+    with pytest.raises(AssertionError, match="hashed"):
+        fit(model(), pairs(), Regression(), steps=2, seed=0, checkpoint=tmp_path / "run.safetensors")
+
+
 def test_error_of_a_worker_process_can_be_handed_on() -> None:
     error = copy.copy(TrainingDivergedError("loss", History([{"step": 1}])))
     assert str(error) == "loss"
@@ -675,13 +689,23 @@ def test_weights_that_are_not_finite_are_never_the_best(at: int) -> None:
 
 
 def test_targets_with_a_graph_read_only_arrays_and_numpy_seeds() -> None:
-    x, y, _ = pairs()
-    fit(model(), (x, y, model(1)(x, y)), Regression(), steps=3, seed=np.int64(3))
+    """All of them are learned from as plain tensors and seeds are; a graph of the targets is not gone through."""
+    x, y, targets = pairs()
+    learned = [model() for _ in range(6)]
+    fit(learned[0], (x, y, targets), Regression(), steps=3, seed=3)
+    source = model(1)
+    with_graph = targets + 0 * source(x, y)
+    fit(learned[1], (x, y, with_graph), Regression(), steps=3, seed=np.int64(3))
+    assert all(parameter.grad is None for parameter in source.parameters())
     arrays = [part.numpy() for part in pairs()]
     for array in arrays:
         array.flags.writeable = False
-    fit(model(), tuple(arrays), Regression(), steps=2, seed=0)
-    fit(model(), tuple(array.astype(">f8") for array in arrays), Regression(), steps=2, seed=0)
+    fit(learned[2], tuple(arrays), Regression(), steps=3, seed=3)
+    fit(learned[3], tuple(array.astype(">f4") for array in arrays), Regression(), steps=3, seed=3)
+    fit(learned[4], tuple(array.astype(np.float64) for array in arrays), Regression(), steps=3, seed=3)
+    fit(learned[5], tuple(array[::-1][::-1] for array in arrays), Regression(), steps=3, seed=3)
+    for other in learned[1:]:
+        assert same(weights(learned[0]), weights(other))
 
 
 def test_finished_run_is_read_and_not_repeated(tmp_path: Path) -> None:
