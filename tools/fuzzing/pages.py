@@ -15,8 +15,8 @@ from askew_paper.report.page import write_report
 from askew_paper.rows import Row
 
 import askew
-from askew.cli.comparison.leaderboard import Leaderboard, Standing
-from askew.cli.report.page import write_comparison
+from askew.cli.comparison import Leaderboard, Standing
+from askew.cli.report import write_comparison
 from askew.explorer import write_explorer
 from fuzzing.changes import hostile_string
 from fuzzing.targets import Target, check, place

@@ -5,9 +5,8 @@ The library is imported inside the commands, so that help and usage errors do no
 
 from __future__ import annotations
 
-import math
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
 import typer
 
@@ -27,9 +26,6 @@ from askew.cli.options import (
     divergence_names,
 )
 from askew.cli.shell import app, print_json, say, table
-
-if TYPE_CHECKING:
-    from askew.cli.comparison import Leaderboard
 
 __all__: list[str] = []
 
@@ -62,7 +58,7 @@ def _compare(
     names = divergence_names(divergence)
     from askew import io
     from askew.cli import inputs
-    from askew.cli.comparison import compare
+    from askew.cli.comparison import SCORES, compare
     from askew.cli.report import write_comparison
     from askew.cli.tables import Columns
     from askew.estimators import DivergenceLearner
@@ -100,7 +96,9 @@ def _compare(
         print_json(board.to_dict() | files | {"columns": notes, "choice": learner.choice_})
         return
     say()
-    _print_board(board)
+    lines = [[text[:60] for text, _ in line] for line in board.cells(clear=" *", unclear="")]
+    table(("divergence", *(name for name, _ in SCORES.values()), "over euclidean"), lines, best=0)
+    say(f"Means and standard deviations over {board.folds} folds. * larger than its spread over folds.")
     say()
     say(board.verdict())
     for note in board.notes:
@@ -109,27 +107,6 @@ def _compare(
     say(f"Learned {best} on all rows: {learner.choice_}")
     say(f"Model: {output / MODEL}   Report: {report}")
     _say_next(learner, output / MODEL)
-
-
-def _print_board(board: Leaderboard) -> None:
-    from askew.cli.comparison import SCORES
-
-    rows = []
-    for standing in board.standings:
-        if standing.problem:
-            rows.append((standing.name, f"failed: {standing.problem}"[:60], *[""] * len(SCORES)))
-            continue
-        fields = []
-        for score, (_, digits) in SCORES.items():
-            mean, spread = standing.mean(score), standing.spread(score)
-            between = "" if math.isnan(spread) or score == "seconds" else f" ± {spread:.{digits}f}"
-            fields.append(f"{mean:.{digits}f}{between}")
-        gain, spread = board.gain(standing)
-        known = not math.isnan(gain) and standing.name != "euclidean"
-        clear = " *" if known and gain > spread else ""
-        rows.append((standing.name, *fields, f"{gain:+.3f}{clear}" if known else ""))
-    table(("divergence", *(name for name, _ in SCORES.values()), "over euclidean"), rows, best=0)
-    say(f"Means and standard deviations over {board.folds} folds. * more than the spread of the gain over folds.")
 
 
 @app.command("learn", epilog="Example: askew learn flowers.csv --label species -o model")

@@ -31,9 +31,10 @@ __all__ = [
     "view_limits",
 ]
 
-# The palette of Okabe and Ito, which colour-blind readers can tell apart. Line styles and markers differ as well.
-FIRST, SECOND = "#0072B2", "#D55E00"
-CYCLE = ("#0072B2", "#E69F00", "#009E73", "#CC79A7", "#56B4E9", "#D55E00", "#F0E442", "#7F7F7F")
+# The palette of Okabe and Ito, which colour-blind readers can tell apart, with purple for its yellow, which is hard to
+# see on white, and grey for black. Line styles and markers differ as well.
+CYCLE = ("#0072B2", "#E69F00", "#009E73", "#CC79A7", "#56B4E9", "#D55E00", "#7A5195", "#7F7F7F")
+FIRST, SECOND = CYCLE[0], CYCLE[5]
 INK = "#222222"
 
 # Room around points and around the triangle of distributions, as a share of their extent.

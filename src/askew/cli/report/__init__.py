@@ -1,4 +1,4 @@
-"""The report of a comparison: one HTML page."""
+"""The HTML report of a comparison."""
 
 from askew.cli.report.page import write_comparison
 
