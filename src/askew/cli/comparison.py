@@ -143,7 +143,7 @@ class Leaderboard:
         spreads = f"{more} than the spread of this gain over folds ({spread:.3f})"
         return f"{first} That is {gain:.3f} above euclidean, {spreads}."
 
-    def cells(self, clear: str, unclear: str) -> list[list[tuple[str, str | None]]]:
+    def cells(self, clear: str) -> list[list[tuple[str, str | None]]]:
         """Return a table for people: a line for each divergence, a text and a mark for each cell.
 
         The mark is ``"better"`` for the best of a column and for a clear gain over Euclidean, ``"missing"`` where a
@@ -151,8 +151,8 @@ class Leaderboard:
 
         Parameters
         ----------
-        clear, unclear
-            Text to put behind gains that are larger than their spread over folds, and behind others.
+        clear
+            Text to put behind gains that are larger than their spread over folds.
         """
         best = {score: max(one.mean(score) for one in self.standings if not one.problem) for score in SCORES}
         lines: list[list[tuple[str, str | None]]] = []
@@ -170,7 +170,7 @@ class Leaderboard:
                 cells.append(("", None))
             else:
                 is_clear = gain > spread
-                cells.append((f"{gain:+.3f}{clear if is_clear else unclear}", "better" if is_clear else None))
+                cells.append((f"{gain:+.3f}{clear if is_clear else ''}", "better" if is_clear else None))
             lines.append(cells)
         return lines
 

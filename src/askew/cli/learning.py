@@ -96,7 +96,7 @@ def _compare(
         print_json(board.to_dict() | files | {"columns": notes, "choice": learner.choice_})
         return
     say()
-    lines = [[text[:60] for text, _ in line] for line in board.cells(clear=" *", unclear="")]
+    lines = [[text[:60] for text, _ in line] for line in board.cells(clear=" *")]
     table(("divergence", *(name for name, _ in SCORES.values()), "over euclidean"), lines, best=0)
     say(f"Means and standard deviations over {board.folds} folds. * larger than its spread over folds.")
     say()

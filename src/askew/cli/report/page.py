@@ -108,7 +108,7 @@ def _table(board: Leaderboard) -> Table:
         "clear if it is larger than its standard deviation over folds."
     )
     header = ("divergence", *(name for name, _ in SCORES.values()), "MAP over Euclidean")
-    lines = [tuple(Field(*cell) for cell in line) for line in board.cells(" (clear)", " (within the spread)")]
+    lines = [tuple(Field(*cell) for cell in line) for line in board.cells(clear=" (clear)")]
     return Table("Held-out rows, ranked and clustered", (note,), header, tuple(lines))
 
 

@@ -1,9 +1,9 @@
-"""How the columns of a table become features, the same for every table that comes later."""
+"""The encoding of columns as features, fitted on one table and applied to all later ones."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -17,11 +17,13 @@ if TYPE_CHECKING:
 
 __all__ = ["Column", "Columns", "check_column"]
 
-# Categories that get a feature of their own, the most frequent ones; the others share one.
+Floats = NDArray[np.float64]
+
+# Most categories of a column that get a feature each; rarer ones share one.
 MOST_LEVELS = 20
 # Share of the values that must be numbers, or dates, for a column of text to be one of these.
 ENOUGH = 0.95
-# Share of different values from which on a column of text is taken for names or free text.
+# Share of different values above which a column of text is taken for names or free text.
 TOO_DIFFERENT = 0.5
 # Names of columns that number the rows.
 IDENTIFIER = re.compile(r"(?i)(.*[\s_.-])?(id|index|key|uuid|guid|row|rowid|unnamed: ?\d+)|[a-z]+Id|[a-z]*ID")
@@ -35,15 +37,15 @@ class Column:
     Attributes
     ----------
     name : str
-        In the table.
+        Name in the table.
     kind : str
         ``"number"`` (as it is), ``"date"`` (days since 1970) or ``"category"`` (a feature for each level, 1 or 0).
     fill : float
-        What takes the place of a missing number or date: the median.
+        Replacement of a missing number or date: the median.
     levels : tuple of str
-        Of a category, the most frequent first.
+        Levels of a category, the most frequent first.
     others : bool
-        Whether rarer levels, and those never seen, share a feature; if not they are 0 in all.
+        Whether rarer and unseen levels share a feature; if not they are 0 in all.
     """
 
     name: str
@@ -60,26 +62,27 @@ class Column:
         names = [f"{self.name}={level}" for level in self.levels]
         return [*names, f"{self.name}=other"] if self.others else names
 
-    def encode(self, values: Series) -> NDArray[np.float64]:
-        """Return the features of some rows, ``(n, features)``."""
-        if self.kind == "category":
-            texts = _texts(values)
-            known = np.stack([texts == level for level in self.levels], 1).astype(np.float64)
-            if not self.others:
-                return known
-            other = values.notna().to_numpy() & (known.sum(1) == 0)
-            return np.concatenate([known, other[:, None]], 1)
-        numbers = _days(values) if self.kind == "date" else _numbers(values)
-        return np.where(np.isfinite(numbers), numbers, self.fill)[:, None]
+    def encode(self, values: Series) -> Floats:
+        """Return the features of rows, ``(n, features)``."""
+        if self.kind != "category":
+            numbers = _days(values) if self.kind == "date" else _numbers(values)
+            return np.where(np.isfinite(numbers), numbers, self.fill)[:, None]
+        # As text of numpy, each value would take the memory of the longest; no level is empty, as missing values are.
+        texts = np.array([str(v) if known else "" for v, known in zip(values, values.notna(), strict=True)], object)
+        known = np.stack([texts == level for level in self.levels], 1).astype(np.float64)
+        if not self.others:
+            return known
+        other = values.notna().to_numpy() & (known.sum(1) == 0)
+        return np.concatenate([known, other[:, None]], 1)
 
 
 @dataclass(frozen=True)
 class Columns:
-    """What of a table is used, and how: decided on one table, applied to all later ones.
+    """The encoding of a table: which columns are used, and how.
 
-    Numbers stay, with the median in gaps, and infinite ones count as gaps. Text with few different values is a
-    category, with a feature for each of the 20 most frequent levels. Dates become days. Left out are columns that are
-    empty or always the same, and those that look like names or numbers of rows. ``notes`` says all of that in words.
+    Numbers stay, with the median for missing and infinite ones. Text with few different values is a category, with a
+    feature for each of its 20 most frequent levels. Dates become days. Left out are columns that are empty or always
+    the same, and those that look like names or numbers of rows.
 
     Attributes
     ----------
@@ -104,7 +107,7 @@ class Columns:
 
     @classmethod
     def of(cls, table: DataFrame, drop: Iterable[str] = (), keep: Iterable[str] = ()) -> Columns:
-        """Return what to use of a table.
+        """Return the encoding that suits a table.
 
         Parameters
         ----------
@@ -118,25 +121,21 @@ class Columns:
         drop, keep = list(drop), list(keep)
         for name in [*drop, *keep]:
             check_column(table, name)
-        used, notes = [], []
-        for name in table.columns:
-            if name in drop:
-                continue
-            column, note = _decided(table[name], name in keep)
-            used += [] if column is None else [column]
-            notes += [note] if note else []
+        decided = [_decided(table[name], name in keep) for name in table.columns if name not in drop]
+        used = tuple(column for column, _ in decided if column is not None)
+        notes = tuple(note for _, note in decided if note)
         if not used:
             got = "; ".join(notes) or "no column but the dropped ones"
             raise ValueError(checks.message("TABLE", "a table with a column that can be learned from", got))
-        return cls(tuple(used), tuple(notes))
+        return cls(used, notes)
 
     @property
     def features(self) -> list[str]:
         """The names of all features."""
         return [feature for column in self.used for feature in column.features]
 
-    def encode(self, table: DataFrame) -> NDArray[np.float64]:
-        """Return the rows of a table as points, ``(n, features)``; other columns than the used ones do not matter."""
+    def encode(self, table: DataFrame) -> Floats:
+        """Return the rows of a table as points, ``(n, features)``; columns that are not used may be anything."""
         missing = [column.name for column in self.used if column.name not in table.columns]
         if missing:
             must = f"a table with the columns the model was learned from: {', '.join(c.name for c in self.used)}"
@@ -147,10 +146,10 @@ class Columns:
         return np.concatenate([column.encode(table[column.name]) for column in self.used], 1)
 
     def unseen(self, table: DataFrame) -> list[str]:
-        """Return in words what of a table a model cannot take as it is, beside gaps.
+        """Describe values of a new table that the encoding cannot represent, other than missing ones.
 
-        Categories that were never seen are 0 in all features of their column, infinite numbers count as gaps, and so
-        does what is no number or no date in a column of these.
+        Unseen categories are 0 in all features of their column. Infinite numbers, and text in a column of numbers or
+        dates, count as missing.
         """
         notes = []
         for column in self.used:
@@ -168,15 +167,13 @@ class Columns:
             notes += [f"{column.name}: no {column.kind}, filled by the median: {_some(strange)}"] if strange else []
         return notes
 
-    # ------------------------------------------------------------------ on disk
-
     def to_json(self) -> dict[str, Any]:
         """Return it as values that JSON can hold, to be saved with a model or an index."""
         return {"used": [asdict(column) for column in self.used], "notes": list(self.notes)}
 
     @classmethod
     def from_json(cls, content: Any, shown: str) -> Columns:
-        """Return what :meth:`to_json` gave, from the file that ``shown`` names in errors."""
+        """Return the encoding that :meth:`to_json` gave, from the file that ``shown`` names in errors."""
         try:
             used = tuple(_column(entry) for entry in content["used"])
             notes = tuple(str(note) for note in content["notes"])
@@ -189,20 +186,15 @@ class Columns:
 
 def _column(entry: Any) -> Column:
     """Return a column from a file, checked."""
-    column = Column(
-        str(entry["name"]),
-        str(entry["kind"]),
-        float(entry["fill"]),
-        tuple(map(str, entry["levels"])),
-        bool(entry["others"]),
-    )
-    if column.kind not in KINDS or not np.isfinite(column.fill) or (column.kind == "category") != bool(column.levels):
+    levels = tuple(map(str, entry["levels"]))
+    column = Column(str(entry["name"]), str(entry["kind"]), float(entry["fill"]), levels, bool(entry["others"]))
+    if column.kind not in KINDS or not np.isfinite(column.fill) or (column.kind == "category") != bool(levels):
         raise ValueError(column)
     return column
 
 
 def check_column(table: DataFrame, name: str, what: str = "a column") -> str:
-    """Return the name of a column that a table has."""
+    """Return the name of a column if the table has it."""
     return checks.check_name(name, list(table.columns), what)
 
 
@@ -210,7 +202,7 @@ def check_column(table: DataFrame, name: str, what: str = "a column") -> str:
 
 
 def _decided(values: Series, keep: bool) -> tuple[Column | None, str]:
-    """Return how a column is used, or None, and what there is to say of it."""
+    """Return how a column is used, or None, and a note for people."""
     name, rows = str(values.name), len(values)
     present = int(values.notna().sum())
     try:
@@ -227,34 +219,31 @@ def _decided(values: Series, keep: bool) -> tuple[Column | None, str]:
     if values.dtype.kind in "biuf":
         return _number(values, keep)
     texts = values[values.notna()].astype(str)
-    if _share_finite(_numbers(texts)) >= ENOUGH:
-        strange = {text for text in texts if not np.isfinite(_numbers_of([text])[0])}
+    numbers = _numbers(texts)
+    if np.isfinite(numbers).mean() >= ENOUGH:
+        strange = {text for text, number in zip(texts, numbers, strict=True) if not np.isfinite(number)}
         note = f"{name}: numbers among text; filled by the median: {_some(strange) or 'gaps'}"
         return _with_fill(name, "number", _numbers(values)), note
-    if _looks_like_dates(texts) and _share_finite(_days(texts)) >= ENOUGH:
+    if texts.str.match(r"\d{4}-\d\d-\d\d").mean() >= ENOUGH and np.isfinite(_days(texts)).mean() >= ENOUGH:
         return _date(values, gaps)
     if not keep and different > MOST_LEVELS and different > TOO_DIFFERENT * present:
         what = f"{different} different values in {present} rows"
         return None, f"{name}: left out, it looks like names or free text ({what})"
     counts = texts.value_counts()
-    # Equal counts in the order of the alphabet, so that the order of the rows does not matter.
+    # Equal counts in alphabetical order, so that the order of the rows does not matter.
     order = sorted(counts.index, key=lambda level: (-int(counts[level]), level))
-    levels, others = tuple(order[:MOST_LEVELS]), len(order) > MOST_LEVELS
+    others = len(order) > MOST_LEVELS
     note = f"{name}: a category of {len(order)} levels" + (f", the {MOST_LEVELS} most frequent apart" if others else "")
-    return Column(name, "category", levels=levels, others=others), note + (
-        f"{gaps}, which are 0 in all" if gaps else ""
-    )
+    note += f"{gaps}, which are 0 in all" if gaps else ""
+    return Column(name, "category", levels=tuple(order[:MOST_LEVELS]), others=others), note
 
 
 def _number(values: Series, keep: bool) -> tuple[Column | None, str]:
-    name, rows = str(values.name), len(values)
-    numbers = _numbers(values)
+    name, rows, numbers = str(values.name), len(values), _numbers(values)
     finite = numbers[np.isfinite(numbers)]
     whole = values.dtype.kind in "iu" and len(finite) == rows and rows > 1
-    if not keep and whole and values.is_unique:
-        steps = np.diff(finite)
-        if IDENTIFIER.fullmatch(name) or (steps == 1).all():
-            return None, f"{name}: left out, it numbers the rows"
+    if not keep and whole and values.is_unique and (IDENTIFIER.fullmatch(name) or (np.diff(finite) == 1).all()):
+        return None, f"{name}: left out, it numbers the rows"
     if len(finite) == 0 or (len(finite) == rows and finite.min() == finite.max()):
         return None, f"{name}: left out, it has no two different numbers"
     column, infinite = _with_fill(name, "number", numbers), _count_infinite(values)
@@ -265,87 +254,53 @@ def _number(values: Series, keep: bool) -> tuple[Column | None, str]:
 def _date(values: Series, gaps: str) -> tuple[Column, str]:
     name, strange = str(values.name), _strange(values, "date")
     note = f"{name}: a date, as days{gaps and gaps + ' filled'}"
-    return _with_fill(name, "date", _days(values)), note + (
-        f"; no date, filled by the median: {_some(strange)}" if strange else ""
-    )
+    note += f"; no date, filled by the median: {_some(strange)}" if strange else ""
+    return _with_fill(name, "date", _days(values)), note
+
+
+def _with_fill(name: str, kind: str, numbers: Floats) -> Column:
+    return Column(name, kind, fill=float(np.median(numbers[np.isfinite(numbers)])))
 
 
 def _some(strange: set[str]) -> str:
-    """Return the first of some values in words."""
+    """Return the first of some values as text."""
     return ", ".join(map(repr, sorted(strange)[:3])) + (", ..." if len(strange) > 3 else "")
 
 
 def _filled(gaps: int, infinite: int, median: float) -> str:
-    """Return in words what was filled; infinite numbers are told apart, as nobody left these out by intent."""
+    """Describe what was filled; infinite numbers apart, as nobody left these out by intent."""
     parts = [f"{gaps} gap{'s' * (gaps > 1)}"] if gaps else []
     if infinite:
-        parts.append(
-            f"{infinite} infinite value{'s' * (infinite > 1)}, taken as {'gaps' if infinite > 1 else 'a gap'},"
-        )
+        taken = "taken as gaps," if infinite > 1 else "taken as a gap,"
+        parts.append(f"{infinite} infinite value{'s' * (infinite > 1)}, {taken}")
     return f"{' and '.join(parts)} filled by the median, {median:.4g}"
-
-
-def _with_fill(name: str, kind: str, numbers: NDArray[np.float64]) -> Column:
-    return Column(name, kind, fill=float(np.median(numbers[np.isfinite(numbers)])))
 
 
 # ---------------------------------------------------------------------- values
 
 
-def _texts(values: Series) -> NDArray[Any]:
-    """Return values as text; gaps as an empty one, which no level is."""
-    texts = [str(value) if known else "" for value, known in zip(values, values.notna(), strict=True)]
-    return np.array(texts, dtype=object)  # as text of numpy, each would take the memory of the longest
+def _floats(values: Series) -> Floats:
+    """Return values as numbers, NaN where they are none."""
+    import pandas
+
+    if values.dtype.kind not in "biuf":
+        values = pandas.to_numeric(pandas.Series(values.tolist(), dtype=object), errors="coerce")
+    numbers: Floats = values.to_numpy(dtype=np.float64, na_value=np.nan)
+    return numbers
 
 
-def _numbers(values: Series) -> NDArray[np.float64]:
-    """Return values as numbers, NaN where they are none or infinite."""
-    if values.dtype.kind in "biuf":
-        numbers = values.to_numpy(dtype=np.float64, na_value=np.nan)
-    else:
-        numbers = _numbers_of(values.tolist())
+def _numbers(values: Series) -> Floats:
+    """Return values as finite numbers, NaN where they are none."""
+    numbers = _floats(values)
     return np.where(np.isfinite(numbers), numbers, np.nan)
 
 
 def _count_infinite(values: Series) -> int:
-    """Return how many values are infinite numbers, also those that are too large for one."""
-    if values.dtype.kind in "biuf":
-        return int(np.isinf(values.to_numpy(dtype=np.float64, na_value=np.nan)).sum())
-    return int(np.isinf(_numbers_of(values.tolist())).sum())
+    """Count infinite numbers, also those that are too large for a float."""
+    return int(np.isinf(_floats(values)).sum())
 
 
-def _numbers_of(values: Sequence[object]) -> NDArray[np.float64]:
-    import pandas
-
-    found: NDArray[np.float64] = pandas.to_numeric(pandas.Series(values, dtype=object), errors="coerce").to_numpy(
-        dtype=np.float64, na_value=np.nan
-    )
-    return found
-
-
-def _strange(values: Series, kind: str) -> set[str]:
-    """Return as text what is neither a gap nor a number, or a date, so that a gap is made of it."""
-    if kind == "number" and values.dtype.kind in "biuf":
-        return set()
-    found = _days(values) if kind == "date" else _numbers_of(values.tolist())
-    return {str(value) for value in values[values.notna().to_numpy() & np.isnan(found)]}
-
-
-def _check_numbers(values: Series) -> None:
-    """Refuse a column of text where numbers were learned from."""
-    if values.dtype.kind in "biuf":
-        return
-    present = values[values.notna()]
-    if len(present) and not np.isfinite(_numbers(present)).any():
-        must = "numbers, as in the table the model was learned from"
-        raise ValueError(checks.message(f"column {values.name!r}", must, repr(str(present.iloc[0]))[:60]))
-
-
-def _looks_like_dates(texts: Series) -> bool:
-    return bool(texts.str.match(r"\d{4}-\d\d-\d\d").mean() >= ENOUGH)
-
-
-def _days(values: Series) -> NDArray[np.float64]:
+def _days(values: Series) -> Floats:
     """Return dates as days since 1970, NaN where they are none."""
     import pandas
 
@@ -353,11 +308,25 @@ def _days(values: Series) -> NDArray[np.float64]:
         times = pandas.to_datetime(values, utc=True)
     else:
         times = pandas.to_datetime(values.astype(str), errors="coerce", format="ISO8601", utc=True)
-    # In the unit that they have: nanoseconds in 64 bits would wrap around before 1678 and after 2262.
+    # In their own unit: nanoseconds in 64 bits would wrap around before 1678 and after 2262.
     since = times.dt.tz_localize(None).to_numpy() - np.datetime64(0, "D")
-    days: NDArray[np.float64] = since / np.timedelta64(1, "D")
+    days: Floats = since / np.timedelta64(1, "D")
     return days
 
 
-def _share_finite(numbers: NDArray[np.float64]) -> float:
-    return float(np.isfinite(numbers).mean())
+def _strange(values: Series, kind: str) -> set[str]:
+    """Return values as text that are neither missing nor a number or a date, and count as missing."""
+    if kind == "number" and values.dtype.kind in "biuf":
+        return set()
+    numbers = _days(values) if kind == "date" else _floats(values)
+    return {str(value) for value in values[values.notna().to_numpy() & np.isnan(numbers)]}
+
+
+def _check_numbers(values: Series) -> None:
+    """Refuse a column of text where numbers were learned from."""
+    if values.dtype.kind in "biuf":
+        return
+    present = values[values.notna()]
+    if len(present) and not np.isfinite(_floats(present)).any():
+        must = "numbers, as in the table the model was learned from"
+        raise ValueError(checks.message(f"column {values.name!r}", must, repr(str(present.iloc[0]))[:60]))

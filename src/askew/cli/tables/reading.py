@@ -1,4 +1,4 @@
-"""Tables from files: CSV, TSV, Parquet, .npy and .npz."""
+"""Tables from files (CSV, TSV, Parquet, .npy and .npz), and example tables."""
 
 from __future__ import annotations
 
@@ -6,59 +6,94 @@ import codecs
 import functools
 import os
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from numpy.typing import NDArray
 
 from askew import checks, io
-from askew.cli.options import check_file
+from askew.cli.options import DATASETS, check_file
 
 if TYPE_CHECKING:
     from pandas import DataFrame
 
-__all__ = ["read_frame"]
+__all__ = ["LABEL", "bundled_names", "load_bundled", "read_frame"]
 
-# What separates the columns of a text file; the one that its first line has most of.
+# Column of the labels in all example tables.
+LABEL = "class"
+# Separators of columns; the one that the first line has most of is taken.
 SEPARATORS = (",", ";", "\t", "|")
-# What stands for a missing value, beside what pandas knows (NA, NaN, null, empty, ...).
-GAPS = ("?", "-", "--", ".")
-# First bytes that say how the text after them is written; the longer ones first, as they begin like the shorter.
+# Missing values, in addition to those that pandas knows (NA, NaN, null, empty, ...).
+MISSING = ("?", "-", "--", ".")
+# Byte order marks; the longer ones first, as they begin like the shorter.
 MARKS = (
     (codecs.BOM_UTF32_LE, "utf-32"),
     (codecs.BOM_UTF32_BE, "utf-32"),
     (codecs.BOM_UTF16_LE, "utf-16"),
     (codecs.BOM_UTF16_BE, "utf-16"),
 )
-
-# What readers raise of files that are damaged or of another kind; MemoryError of one that says it is huge.
+# Errors of readers on files that are damaged or of another kind; MemoryError on one that declares a huge size.
 DAMAGE = (ValueError, TypeError, KeyError, NotImplementedError, RuntimeError, MemoryError, OverflowError)
-# Bytes of text that a Parquet file may unpack to however small it is: equal ones take no room in it.
+# Bytes of text that a Parquet file may unpack to however small it is: equal values take no room in it.
 MOST_TEXT = 1 << 28
-# Bytes from which on a Parquet file is taken for large enough to mean what it says.
+# From this size on, a Parquet file may unpack to any amount of text.
 SMALL_FILE = 1 << 24
 
 
-def read_frame(path: str | os.PathLike[str], *, header: bool = True) -> DataFrame:
-    r"""Return a table from a file, as it is: nothing is encoded or left out.
+def bundled_names() -> list[str]:
+    """Return the names of the example tables.
 
-    CSV and TSV: any of comma, semicolon, tab and bar separates columns; UTF-8, UTF-16 or UTF-32 with a byte order mark,
-    or else Latin-1. Parquet
-    needs ``pip install "askew[parquet]"``. ``.npy``: a matrix, with columns ``x0``, ``x1``, ... ``.npz``: each
-    vector is a column of its name, each matrix several columns, its name with a number. Nothing in a file is run.
+    Examples
+    --------
+    >>> bundled_names()
+    ['iris', 'wine', 'breast-cancer', 'digits']
+    """
+    return list(DATASETS)
+
+
+def load_bundled(name: str) -> DataFrame:
+    """Return an example table of scikit-learn; the column ``class`` has the labels.
+
+    Parameters
+    ----------
+    name
+        One of :func:`bundled_names`.
+
+    Examples
+    --------
+    >>> table = load_bundled("wine")
+    >>> table.shape, sorted(set(table["class"]))
+    ((178, 14), ['class_0', 'class_1', 'class_2'])
+    """
+    from sklearn import datasets
+
+    checks.check_name(name, DATASETS, "--dataset")
+    bunch = getattr(datasets, DATASETS[name])(as_frame=True)
+    table: DataFrame = bunch.data.copy()
+    table[LABEL] = [str(bunch.target_names[number]) for number in bunch.target]
+    return table
+
+
+def read_frame(path: str | os.PathLike[str], *, header: bool = True) -> DataFrame:
+    r"""Return a table from a file as it is; nothing is encoded or left out, and nothing in the file is run.
+
+    CSV and TSV: columns are separated by comma, semicolon, tab or bar; text is UTF-8, UTF-16 or UTF-32 with a byte
+    order mark, or else Latin-1. Parquet needs ``pip install "askew[parquet]"``. ``.npy``: a matrix, with columns
+    ``x0``, ``x1``, ... ``.npz``: a vector is a column of its name, a matrix several, its name with a number.
 
     Parameters
     ----------
     path
-        The file; its ending says what it is.
+        The file; its ending tells the format.
     header
         Whether the first line of a text file has the names of the columns. Without, they are ``x0``, ``x1``, ...
 
     Raises
     ------
     FileNotFoundError, ValueError
-        If the file is missing, empty or no such table; the message says what is wrong.
+        If the file is missing, empty or no table; the message says what is wrong.
 
     Examples
     --------
@@ -72,45 +107,44 @@ def read_frame(path: str | os.PathLike[str], *, header: bool = True) -> DataFram
     1     NaN   plum
     """
     place = check_file(path)
-    shown, ending = repr(str(path)), place.suffix.lower()
+    what, ending = f"TABLE {str(path)!r}", place.suffix.lower()
     try:
         frame = READERS[ending](place, header)
     except DAMAGE as error:
-        what = " ".join(str(error).split())[:200]
-        raise ValueError(checks.message(f"TABLE {shown}", f"a table as {ending} files have it", what)) from error
+        got = " ".join(str(error).split())[:200]
+        raise ValueError(checks.message(what, f"a table as {ending} files have it", got)) from error
     if len(frame) == 0 or frame.shape[1] == 0:
-        raise ValueError(checks.message(f"TABLE {shown}", "a table with rows and columns", "an empty one"))
+        raise ValueError(checks.message(what, "a table with rows and columns", "an empty one"))
     frame.columns = [str(name).strip() for name in frame.columns]
     twice = frame.columns[frame.columns.duplicated()]
     if len(twice):
-        must = "a table whose columns have different names"
-        raise ValueError(checks.message(f"TABLE {shown}", must, f"{twice[0]!r} twice"))
+        raise ValueError(checks.message(what, "a table whose columns have different names", f"{twice[0]!r} twice"))
     return frame
 
 
 def _text(path: Path, header: bool) -> DataFrame:
-    """Read a text file with the separator that its first line has most of."""
     import pandas
 
-    encodings = _encodings(path)
-    for encoding in encodings:
+    with path.open("rb") as file:
+        start = file.read(4)
+    marked = next((encoding for mark, encoding in MARKS if start.startswith(mark)), None)
+    for encoding in ("utf-8-sig", "latin-1") if marked is None else (marked,):
         try:
             with path.open(encoding=encoding) as file:
-                first = file.readline(1 << 20)
+                lines = list(islice(iter(lambda: file.readline(1 << 20), ""), 100))  # noqa: B023
+            first = lines[0] if lines else ""
             if "\x00" in first:
-                raise ValueError(
-                    "it has zero bytes, as UTF-16 without a byte order mark has; save it as UTF-8 or with the mark"
-                )
+                hint = "save it as UTF-8 or with the mark"
+                raise ValueError(f"it has zero bytes, as UTF-16 without a byte order mark has; {hint}")
             separator = "\t" if path.suffix.lower() == ".tsv" else max(SEPARATORS, key=first.count)
             read = functools.partial(
                 pandas.read_csv,
                 path,
                 sep=separator,
                 encoding=encoding,
-                na_values=list(GAPS),
+                na_values=list(MISSING),
                 skipinitialspace=True,
-                # A comma is no separator here, so it may be the decimal one, which many languages have.
-                decimal="," if separator == ";" and _decimal_commas(path, encoding) else ".",
+                decimal="," if separator == ";" and _decimal_commas(lines) else ".",
                 low_memory=False,
             )
             frame = _with_header(read) if header else read(header=None)
@@ -119,11 +153,11 @@ def _text(path: Path, header: bool) -> DataFrame:
         if not header:
             frame.columns = [f"x{number}" for number in frame.columns]
         return frame
-    raise ValueError(f"its byte order mark says {encodings[0].upper()}, which it is not")  # Latin-1 reads every byte
+    raise ValueError(f"its byte order mark says {str(marked).upper()}, which it is not")  # Latin-1 reads every byte
 
 
 def _with_header(read: Callable[..., DataFrame]) -> DataFrame:
-    """Return a table whose first line has the names; empty cells behind those that have one are left out."""
+    """Return a table whose first line has the names; empty cells behind the last name are left out."""
     import pandas
 
     frame = read(header=0)
@@ -134,27 +168,17 @@ def _with_header(read: Callable[..., DataFrame]) -> DataFrame:
         width, extra = frame.shape[1], frame.index.nlevels
         cells = frame.reset_index(allow_duplicates=True)
         if not cells.iloc[:, width:].isna().all(axis=None):
-            names = "give each column a name in the first line"
-            raise ValueError(f"its rows have {width + extra} cells and its header has {width}; {names}") from None
+            hint = "give each column a name in the first line"
+            raise ValueError(f"its rows have {width + extra} cells and its header has {width}; {hint}") from None
         frame = read(header=0, index_col=False, usecols=range(width))
     return frame
 
 
-def _encodings(path: Path) -> tuple[str, ...]:
-    """Return how a text may be written: as its mark says, or without one as UTF-8, or else as Latin-1."""
-    with path.open("rb") as file:
-        start = file.read(4)
-    marked = next((encoding for mark, encoding in MARKS if start.startswith(mark)), None)
-    return ("utf-8-sig", "latin-1") if marked is None else (marked,)
-
-
-def _decimal_commas(path: Path, encoding: str) -> bool:
-    """Whether numbers between semicolons have a comma and none has a point, in the first lines."""
-    with path.open(encoding=encoding) as file:
-        fields = [field.strip() for _, line in zip(range(100), file, strict=False) for field in line.split(";")]
-    return any(_is_number(f.replace(",", ".")) for f in fields if "," in f) and not any(
-        _is_number(f) for f in fields if "." in f
-    )
+def _decimal_commas(lines: Sequence[str]) -> bool:
+    """Whether numbers between semicolons have a comma and none has a point."""
+    fields = [field.strip() for line in lines for field in line.split(";")]
+    commas = any(_is_number(field.replace(",", ".")) for field in fields if "," in field)
+    return commas and not any(_is_number(field) for field in fields if "." in field)
 
 
 def _is_number(text: str) -> bool:
@@ -219,14 +243,6 @@ def _check_parquet(path: Path) -> None:
         raise ValueError(f"it has {length} bytes that say they are {total} bytes of text")
 
 
-def _npy(path: Path, header: bool) -> DataFrame:
-    return _columns({"x": io.read_array(path)})
-
-
-def _npz(path: Path, header: bool) -> DataFrame:
-    return _columns(io.read_arrays(path))
-
-
 def _columns(arrays: dict[str, NDArray[Any]]) -> DataFrame:
     """Return vectors as columns of their names, and matrices as several of them."""
     import pandas
@@ -249,6 +265,6 @@ READERS: dict[str, Callable[[Path, bool], DataFrame]] = {
     ".tsv": _text,
     ".txt": _text,
     ".parquet": _parquet,
-    ".npy": _npy,
-    ".npz": _npz,
+    ".npy": lambda path, _: _columns({"x": io.read_array(path)}),
+    ".npz": lambda path, _: _columns(io.read_arrays(path)),
 }
