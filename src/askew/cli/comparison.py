@@ -101,8 +101,8 @@ class Leaderboard:
     >>> board = Leaderboard((best, plain), folds=2, rows=100, features=4, classes=2)
     >>> board.best.name, round(board.gain(best)[0], 2)
     ('nbd', 0.15)
-    >>> print(board.verdict())
-    Best: nbd, MAP 0.850. That is 0.150 above euclidean, and more than the spread of this gain over folds (0.071).
+    >>> board.verdict()
+    'Best: nbd, MAP 0.850. That is 0.150 above euclidean, and more than the spread of this gain over folds (0.071).'
     """
 
     standings: tuple[Standing, ...]
@@ -271,7 +271,10 @@ def compare(
     with warnings.catch_warnings():  # the note above says it
         warnings.filterwarnings("ignore", "The least populated class", UserWarning)
         parts = list(StratifiedKFold(folds, shuffle=True, random_state=random_state).split(points, labels))
-    splits = [_Fold(points, labels, *part, steps, random_state + number) for number, part in enumerate(parts)]
+    splits = [
+        _Fold(points, labels, rows, queries, steps, random_state + number)
+        for number, (rows, queries) in enumerate(parts)
+    ]
     tasks = [(name, split) for split in splits for name in names]
     workers = min(joblib.cpu_count() if jobs is None else checks.check_size(jobs, "jobs of compare"), len(tasks))
     outcomes: dict[str, list[_Outcome]] = {name: [] for name in names}

@@ -22,28 +22,28 @@ def board(*standings: Standing, folds: int = 2) -> Leaderboard:
 @pytest.fixture(scope="module")
 def found() -> Leaderboard:
     X, y = load_iris(return_X_y=True)
-    return compare(X, y, ["euclidean", "mahalanobis"], folds=3, steps=40, jobs=1)
+    return compare(X, y, ["euclidean", "mahalanobis"], folds=2, steps=20, jobs=1)
 
 
 def test_best_first_with_all_scores(found: Leaderboard) -> None:
     assert [one.name for one in found.standings] == ["mahalanobis", "euclidean"]
     for one in found.standings:
-        assert {len(values) for values in one.scores.values()} == {3}
+        assert {len(values) for values in one.scores.values()} == {2}
         assert all(0 <= one.mean(score) <= 1 for score in SCORES if score != "seconds")
         assert len(one.precisions) == 20
-        assert len(one.choices) == 3
+        assert len(one.choices) == 2
     assert (found.rows, found.features, found.classes) == (150, 4, 3)
 
 
 def test_same_seed_same_scores(found: Leaderboard) -> None:
     X, y = load_iris(return_X_y=True)
-    again = compare(X, y, ["mahalanobis"], folds=3, steps=40, jobs=1)
+    again = compare(X, y, ["mahalanobis"], folds=2, steps=20, jobs=1)
     assert again.best.scores["map"] == found.best.scores["map"]
 
 
 def test_two_processes_find_the_same(found: Leaderboard) -> None:
     X, y = load_iris(return_X_y=True)
-    again = compare(X, y, ["euclidean", "mahalanobis"], folds=3, steps=40, jobs=2)
+    again = compare(X, y, ["euclidean", "mahalanobis"], folds=2, steps=20, jobs=2)
     assert again.best.scores["map"] == found.best.scores["map"]
 
 

@@ -175,7 +175,7 @@ def _maps(learner: DivergenceLearner, points: NDArray[np.float64], labels: NDArr
     for title, matrix in ((f"Learned: {learner.divergence}", learned), ("Euclidean, features scaled", plain)):
         places, share = flat_map(matrix)
         dots = [
-            Dots(name, *places[inside].T, [f"row {row}, {labels[row]}" for row in rows[inside]])
+            Dots(name, places[inside, 0], places[inside, 1], [f"row {row}, {labels[row]}" for row in rows[inside]])
             for name, inside in groups
         ]
         text = f"{title}. The plane shows {100 * share:.0f} % of the spread."

@@ -131,7 +131,7 @@ def _text(path: Path, header: bool) -> DataFrame:
     for encoding in ("utf-8-sig", "latin-1") if marked is None else (marked,):
         try:
             with path.open(encoding=encoding) as file:
-                lines = list(islice(iter(lambda: file.readline(1 << 20), ""), 100))  # noqa: B023
+                lines = list(islice(iter(lambda: file.readline(1 << 20), ""), 100))
             first = lines[0] if lines else ""
             if "\x00" in first:
                 hint = "save it as UTF-8 or with the mark"
