@@ -1,4 +1,7 @@
-"""Learn a max-affine divergence by convex optimisation (PBDL), from classes, triplets or values."""
+"""Learn a max-affine divergence by convex optimisation (PBDL), from classes, triplets or values.
+
+Siahkamari, Xia, Saligrama, Castanon, Kulis: Learning to approximate a Bregman divergence. NeurIPS 2020.
+"""
 
 from askew.pbdl.pairs import fit_pairs
 from askew.pbdl.pieces import PiecewiseFit

@@ -1,4 +1,4 @@
-"""PBDL from labels: all pairs of points are similar or dissimilar."""
+"""PBDL from class labels: every pair of points is similar or dissimilar."""
 
 from __future__ import annotations
 
@@ -9,30 +9,18 @@ from numpy.typing import ArrayLike
 from torch import Tensor
 
 from askew import checks
-from askew.pbdl.pieces import (
-    Array,
-    Integers,
-    Pieces,
-    PiecewiseFit,
-    check_folds,
-    check_labels,
-    check_rows,
-    folds_of,
-    stratified,
-)
+from askew.pbdl.pieces import Array, Integers, Pieces, PiecewiseFit, check_labels, check_rows, folds_of, stratified
 
-__all__ = ["MARGIN", "fit_pairs"]
-
-# Dissimilar pairs pay for what their divergence lacks to this value.
+# The divergence that dissimilar pairs should have at least.
 MARGIN = 2.0
 
-# Penalties that are tried, for each point.
+# Penalties to try, times the number of points.
 PENALTIES = (1e3, 1e2, 1e1, 1.0, 1e-1, 1e-2, 1e-3)
 
-# Weight of "two copies of the slopes agree" against "two copies of a divergence agree", for each point: measured.
+# Weight of the agreement of the copies of the slopes relative to that of the divergences, per point: measured.
 SLOPE_WEIGHT = 0.1
 # Small steps find the objective, large ones convexity: measured. Up to iteration BALANCED_UNTIL the step is halved or
-# doubled now and then if one of the two residuals is IMBALANCE times the other; later it grows by these factors.
+# doubled every BALANCE_EVERY iterations if one residual is IMBALANCE times the other; later it grows by these factors.
 FIRST_STEP = 1.0
 BALANCE_EVERY = 100
 BALANCED_UNTIL = 400
@@ -41,14 +29,14 @@ GROWTH = {500: 3.0, 1000: 3.0}
 RELAXATION = 1.6
 CHECK_EVERY = 20
 
-# Rows of the cross-validation, and steps for each penalty, which start at the solution of the penalty before it.
+# Iterations for each penalty in cross-validation, which start at the solution of the one before it, and rows.
 TRIAL_STEPS = 120
 TRIAL_POINTS = 240
 
 
 @dataclass(frozen=True)
 class _Pairs:
-    """Different points and how many pairs of rows of one and of two classes stand at each two of them."""
+    """Distinct points, and for each two of them the number of pairs of rows of the same and of different classes."""
 
     points: Array
     similar: Array
@@ -72,8 +60,8 @@ class _Pairs:
 class _LeastSquares:
     """Pieces whose divergences and slopes come nearest to given ones.
 
-    min_{z, a} sum_ij (z_i - z_j - <a_j, x_i - x_j> - q_ij)^2 + w sum_j |a_j - p_j|^2, factorised once: a_j
-    depends on z alone, and what is left is one K x K system for z.
+    min_{z, a} sum_ij (z_i - z_j - <a_j, x_i - x_j> - q_ij)^2 + w sum_j |a_j - p_j|^2, factorised once: eliminating
+    a_j, which depends on z alone, leaves one K x K system for z.
     """
 
     def __init__(self, x: Array) -> None:
@@ -90,7 +78,7 @@ class _LeastSquares:
         columns = np.einsum("id,jde->ije", x, factor) - np.einsum("jd,jde->je", x, factor)
         columns[np.arange(n), np.arange(n)] -= np.einsum("jd,jde->je", self.sums, factor)
         columns = columns.reshape(n, -1)
-        # 2 n I - 2 from the heights alone; adding 2 fixes their mean, on which no divergence depends.
+        # The heights alone give 2 n I - 2; adding 2 fixes their mean, on which no divergence depends.
         self.heights = np.linalg.inv(2 * n * np.eye(n) - columns @ columns.T)
 
     def solve(self, divergences: Array, slopes: Array) -> tuple[Array, Array]:
@@ -105,24 +93,23 @@ class _LeastSquares:
 
 
 def _clip_columns(values: Array, radius: float) -> Array:
-    """Return argmin_p radius sum_d max_i |p_id| + |p - values|^2 / 2: each column clipped at its own level."""
+    """Return argmin_p radius sum_d max_i |p_id| + |p - values|^2 / 2: each column clipped at one level."""
     ordered = np.sort(np.abs(values), axis=0)[::-1]
     excess = np.cumsum(ordered, axis=0) - radius
     count = np.arange(1, len(values) + 1)[:, None]
     above = np.maximum((ordered * count > excess).sum(0), 1)
     level = np.maximum(excess[above - 1, np.arange(values.shape[1])] / above, 0.0)
     level[excess[-1] <= 0] = 0.0
-    clipped: Array = np.clip(values, -level, level)
-    return clipped
+    return np.asarray(np.clip(values, -level, level))
 
 
 class _Splitting:
-    """ADMM: S_ij = D(x_i, x_j) and P = slopes are copies that carry the loss and the penalty."""
+    """ADMM with copies S_ij = D(x_i, x_j) and P = slopes that carry the loss and the penalty."""
 
     def __init__(self, pairs: _Pairs) -> None:
         self.pairs = pairs
         self.squares = _LeastSquares(pairs.points)
-        # A divergence of a point to itself is 0, whatever the pieces.
+        # The divergence of a point from itself is 0 whatever the pieces.
         self.similar, self.dissimilar = pairs.similar.copy(), pairs.dissimilar.copy()
         np.fill_diagonal(self.similar, 0.0)
         np.fill_diagonal(self.dissimilar, 0.0)
@@ -133,7 +120,7 @@ class _Splitting:
         self.step = FIRST_STEP
 
     def run(self, penalty: float, tolerance: float, max_iterations: int) -> tuple[Pieces, int, bool]:
-        """Return the pieces, the number of steps and whether the tolerance was met; starts where it stopped."""
+        """Return the pieces, the number of iterations and whether they converged; continues from the run before."""
         x, weight, root = self.squares.x, self.squares.weight, np.sqrt(self.squares.weight)
         self._rescale(FIRST_STEP)
         for iteration in range(1, max_iterations + 1):
@@ -162,15 +149,14 @@ class _Splitting:
         return Pieces(x, z, a), max_iterations, False
 
     def _rescale(self, step: float) -> None:
-        """Go on with another step."""
         self.copy_dual *= self.step / step
         self.slopes_dual *= self.step / step
         self.step = step
         # Largest and smallest slope of the loss of a pair, in steps.
         self.high, self.low = self.similar / step, (self.similar - self.dissimilar) / step
 
-    def settled(self, penalty: float, tolerance: float, max_iterations: int) -> tuple[Pieces, float, int, bool]:
-        """Return the best of the pieces that a run leaves, and its objective."""
+    def solve(self, penalty: float, tolerance: float, max_iterations: int) -> tuple[Pieces, float, int, bool]:
+        """Run, and return the best candidate of the resulting pieces, its objective, iterations and convergence."""
         pieces, iterations, converged = self.run(penalty, tolerance, max_iterations)
         rated = [(self.pairs.objective(pieces, penalty), pieces) for pieces in pieces.candidates()]
         objective, best = min(rated, key=lambda pair: pair[0])
@@ -180,15 +166,16 @@ class _Splitting:
 def _cross_validated(
     x: Array, classes: Integers, folds: int, balanced: bool, generator: np.random.Generator
 ) -> dict[float, float]:
-    """Return the mean accuracy on pairs of a held-out and another row for each penalty of a point."""
-    number = folds_of(classes, folds, generator)
+    """Return the mean accuracy on pairs of a held-out and another row for each penalty."""
+    number = folds_of(classes, folds, generator, "fit_pairs")
+    folds = int(number.max()) + 1  # no more than rows
     scores = dict.fromkeys(PENALTIES, 0.0)
     for fold in range(folds):
         known, held = number != fold, number == fold
         splitting = _Splitting(_Pairs.of(x[known], classes[known]))
         same = classes[held][:, None] == classes[known]
         for penalty in PENALTIES:
-            pieces, *_ = splitting.settled(penalty * int(known.sum()), 0.0, TRIAL_STEPS)
+            pieces, *_ = splitting.solve(penalty * int(known.sum()), 0.0, TRIAL_STEPS)
             right = (pieces.pairwise(x[held], x[known]) < MARGIN / 2) == same
             kinds = [right[kind] for kind in (same, ~same) if kind.any()] if balanced else [right]
             scores[penalty] += float(np.mean([kind.mean() for kind in kinds])) / folds
@@ -207,13 +194,13 @@ def fit_pairs(
     max_iterations: int = 2000,
     seed: int = 0,
 ) -> PiecewiseFit:
-    """Learn a max-affine divergence from classes: all ordered pairs of rows are similar or dissimilar.
+    """Learn a max-affine divergence from classes: every ordered pair of rows is similar or dissimilar.
 
     min_{z, a} sum_{similar} D_ij + sum_{dissimilar} max(0, 2 - D_ij) + penalty sum_d max_i |a_id|, where
-    D_ij = z_i - z_j - <a_j, x_i - x_j> >= 0, one piece for each different point. Convex; solved by ADMM, in
-    which all pieces are one least squares problem that is factorised once. Take it for labelled rows of
-    one scale (standardise them first). It costs O(K^2 dim) a step for K pieces, so no more than
-    ``max_points`` rows, drawn at random in the proportions of the classes, are used.
+    D_ij = z_i - z_j - <a_j, x_i - x_j> >= 0, one piece for each distinct point. The problem is convex and solved by
+    ADMM, in which all pieces are one least squares problem that is factorised once. Use it for labelled rows of one
+    scale (standardise them first). An iteration costs O(K^2 dim) for K pieces, so at most ``max_points`` rows are used,
+    sampled at random in the proportions of the classes.
 
     Parameters
     ----------
@@ -222,25 +209,17 @@ def fit_pairs(
     labels
         Classes, ``(n,)``, at least two; numbers or names.
     penalty
-        Weight of the slopes. If not given, the one of n times 1e3, 1e2, ..., 1e-3, n rows used, under which the
-        most pairs of a held-out and another row lie on the right side of D = 1, among at most 240 rows.
-    max_points
-        Largest number of rows that are used.
-    folds
-        Parts of the cross-validation.
+        Weight of the slopes. By default the one of n times 1e3, 1e2, ..., 1e-3 (n rows are used) under which most
+        pairs of a held-out and another row are on the right side of D = 1, among at most 240 rows.
+    max_points, max_iterations
+        Largest number of rows to use, and of iterations.
+    folds, seed
+        Number of folds of the cross-validation, and seed of the choice of rows and folds.
     balanced
-        Whether similar and dissimilar pairs count the same in it. If not, as in the code of the authors, the
-        best choice may be a divergence that is 0 everywhere, where most pairs are similar.
+        Whether similar and dissimilar pairs have the same weight in it. If not, as in the code of the authors, the best
+        penalty may give a divergence that is 0 everywhere if most pairs are similar.
     tolerance
-        Relative gap and relative move of the copies of D at which the solver stops.
-    max_iterations
-        Largest number of its steps.
-    seed
-        Seed of the choice of rows and folds.
-
-    References
-    ----------
-    Siahkamari, Xia, Saligrama, Castanon, Kulis: Learning to approximate a Bregman divergence. NeurIPS 2020.
+        Relative gap and relative move of the copies of D at which to stop.
 
     Examples
     --------
@@ -248,7 +227,7 @@ def fit_pairs(
     >>> points = torch.tensor([[0.0], [0.1], [1.0], [1.1], [2.0], [2.1]])
     >>> fit = fit_pairs(points, ["a", "a", "b", "b", "c", "c"], penalty=0.01)
     >>> divergence = fit.divergence.float()
-    >>> divergence.pairwise(points[:1], points) > 1  # similar pairs are at 0, dissimilar ones at 2 or more
+    >>> divergence.pairwise(points[:1], points) > 1  # similar pairs have 0, dissimilar ones 2 or more
     tensor([[False, False,  True,  True,  True,  True]])
     """
     owner = "fit_pairs"
@@ -262,17 +241,15 @@ def fit_pairs(
     if len(rows) > max_points:
         chosen = stratified(classes, max_points, generator)
         rows, classes = rows[chosen], classes[chosen]
-    # No divergence depends on where the origin is; near the points it costs no digits.
-    middle = rows.mean(0)
-    rows = rows - middle
+    mean = rows.mean(0)
+    rows = rows - mean  # no divergence depends on the origin; near the points it costs no digits
     scores: dict[float, float] = {}
     if penalty is None:
         trial = stratified(classes, TRIAL_POINTS, generator)
-        parts = min(check_folds(folds, owner), len(trial))
-        found = _cross_validated(rows[trial], classes[trial], parts, balanced, generator)
-        scores = {part * len(rows): score for part, score in found.items()}
+        per_point = _cross_validated(rows[trial], classes[trial], folds, balanced, generator)
+        scores = {weight * len(rows): score for weight, score in per_point.items()}
         penalty = max(scores, key=lambda weight: scores[weight])
     checks.check_positive(penalty, f"penalty of {owner}")
     splitting = _Splitting(_Pairs.of(rows, classes))
-    pieces, objective, iterations, converged = splitting.settled(penalty, tolerance, max_iterations)
-    return PiecewiseFit(pieces.shifted(middle).divergence(), objective, penalty, iterations, converged, scores)
+    pieces, objective, iterations, converged = splitting.solve(penalty, tolerance, max_iterations)
+    return PiecewiseFit(pieces.shifted(mean).divergence(), objective, penalty, iterations, converged, scores)

@@ -1,9 +1,8 @@
-"""What the three forms of PBDL share: checks, choice of the points that get a piece, and the result."""
+"""Affine pieces, the result of a fit, input checks and sampling, shared by the three forms of PBDL."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Any, TypeAlias
 
 import numpy as np
 import torch
@@ -13,24 +12,10 @@ from torch import Tensor
 from askew import checks
 from askew.divergences.max_affine import MaxAffine
 
-__all__ = [
-    "Array",
-    "Integers",
-    "Pieces",
-    "PiecewiseFit",
-    "check_folds",
-    "check_labels",
-    "check_rows",
-    "check_values",
-    "folds_of",
-    "spread",
-    "stratified",
-]
+Array = NDArray[np.float64]
+Integers = NDArray[np.int64]
 
-Array: TypeAlias = NDArray[np.float64]
-Integers: TypeAlias = NDArray[np.int64]
-
-# Curvatures that `Pieces.candidates` adds, as parts of the steepest slope over the widest feature.
+# Curvatures that `Pieces.candidates` adds, relative to the steepest slope over the widest feature.
 CURVATURES = (0.0, 1e-8, 1e-6, 1e-5, 1e-4, 3e-4, 1e-3, 3e-3, 1e-2, 3e-2, 1e-1)
 
 
@@ -38,20 +23,20 @@ CURVATURES = (0.0, 1e-8, 1e-6, 1e-5, 1e-4, 3e-4, 1e-3, 3e-3, 1e-2, 3e-2, 1e-1)
 class PiecewiseFit:
     """A learned max-affine divergence and how it was found.
 
-    Parameters
+    Attributes
     ----------
-    divergence
-        The divergence, float64; ``divergence.float()`` for float32 points.
-    objective
-        Value of the objective at the pieces of ``divergence``, which obey all constraints.
-    penalty
+    divergence : MaxAffine
+        The divergence, float64; use ``divergence.float()`` for float32 points.
+    objective : float
+        Value of the objective at the pieces of ``divergence``, which satisfy all constraints.
+    penalty : float
         Weight of the penalty, given or chosen.
-    iterations
-        Steps of the solver in the last fit, without those of the cross-validation.
-    converged
+    iterations : int
+        Iterations of the last fit, without those of the cross-validation.
+    converged : bool
         Whether the solver met its tolerance.
-    scores
-        Score of each penalty that was tried in cross-validation, higher is better; empty if it was given.
+    scores : dict
+        Cross-validation score of each penalty, higher is better; empty if the penalty was given.
     """
 
     divergence: MaxAffine
@@ -64,59 +49,43 @@ class PiecewiseFit:
 
 @dataclass(frozen=True)
 class Pieces:
-    """Affine pieces at points: phi(x) = max_j z_j + <a_j, x - x_j>.
+    """Affine pieces at points: phi(x) = max_j z_j + <a_j, x - x_j>."""
 
-    Parameters
-    ----------
-    points
-        Points x_j, ``(K, dim)``.
-    heights
-        Values z_j, ``(K,)``.
-    slopes
-        Slopes a_j, ``(K, dim)``.
-    """
-
-    points: Array
-    heights: Array
-    slopes: Array
+    points: Array  # x_j, (K, dim)
+    heights: Array  # z_j, (K,)
+    slopes: Array  # a_j, (K, dim)
 
     @property
     def intercepts(self) -> Array:
-        """Return the values of the pieces at zero, ``(K,)``."""
-        intercepts: Array = self.heights - (self.slopes * self.points).sum(1)
-        return intercepts
+        """The values of the pieces at zero, ``(K,)``."""
+        return np.asarray(self.heights - (self.slopes * self.points).sum(1))
 
     def values(self, x: Array) -> Array:
         """Return the values of all pieces, ``(n, dim) -> (n, K)``."""
-        values: Array = x @ self.slopes.T + self.intercepts
-        return values
+        return np.asarray(x @ self.slopes.T + self.intercepts)
 
     def pairwise(self, x: Array, y: Array) -> Array:
         """Return the divergence of all pairs, ``(n, dim), (m, dim) -> (n, m)``, as :class:`MaxAffine` computes it."""
         values = self.values(x)
-        divergences: Array = values.max(1)[:, None] - values[:, self.values(y).argmax(1)]
-        return divergences
+        return np.asarray(values.max(1)[:, None] - values[:, self.values(y).argmax(1)])
 
     def curved(self, curvature: float) -> Pieces:
-        """Return the pieces of phi(x) + curvature |x - m|^2 / 2, m the middle of the points.
-
-        Where several pieces meet at x_j, this makes the one that belongs there the single highest.
-        """
+        """Return the pieces of phi(x) + curvature |x - mean|^2 / 2; where several meet at x_j, the j-th wins."""
         centred = self.points - self.points.mean(0)
         heights = self.heights + curvature / 2 * np.square(centred).sum(1)
         return Pieces(self.points, heights, self.slopes + curvature * centred)
 
     def candidates(self) -> list[Pieces]:
-        """Return these pieces with more and more curvature added.
+        """Return these pieces with increasing curvature added.
 
-        An optimum has many pieces that meet at one point, and a solver leaves small violations of convexity
-        there. A little curvature mends both, and the objective says which one is best.
+        At an optimum many pieces meet at one point, and the solver leaves small violations of convexity there. A little
+        curvature repairs both; the objective tells how much is best.
         """
         unit = float(np.abs(self.slopes).max() / max(float(np.ptp(self.points, axis=0).max()), 1e-300))
         return [self.curved(part * unit) for part in CURVATURES]
 
     def shifted(self, offset: Array) -> Pieces:
-        """Return the same pieces after the points moved by ``offset``, ``(dim,)``."""
+        """Return the pieces after moving the points by ``offset``, ``(dim,)``."""
         return Pieces(self.points + offset, self.heights, self.slopes)
 
     def divergence(self) -> MaxAffine:
@@ -152,8 +121,8 @@ def _array(x: ArrayLike | Tensor, name: str, owner: str) -> Array:
 
 
 def check_labels(labels: ArrayLike | Tensor, owner: str, n: int) -> Integers:
-    """Return the classes as integers from 0, ``(n,)``; at least two classes."""
-    array: NDArray[Any] = np.asarray(labels.detach().cpu().numpy() if isinstance(labels, Tensor) else labels)
+    """Return labels of at least two classes as integers from 0, ``(n,)``."""
+    array = np.asarray(labels.detach().cpu().numpy() if isinstance(labels, Tensor) else labels)
     if array.shape != (n,):
         must = f"of shape ({n},), one for each row of x"
         raise ValueError(checks.message(f"labels of {owner}", must, array.shape))
@@ -167,12 +136,9 @@ def check_labels(labels: ArrayLike | Tensor, owner: str, n: int) -> Integers:
 
 
 def stratified(classes: Integers, size: int, generator: np.random.Generator) -> Integers:
-    """Return at most ``size`` different row numbers, in order, the classes in the proportions that they have.
-
-    Every class keeps a row, as long as there are no more classes than ``size``.
-    """
+    """Return at most ``size`` sorted row numbers in the proportions of the classes; every class keeps one if it can."""
     order = generator.permutation(len(classes))
-    # The k-th row of a class of c rows stands at k / c: that list, cut anywhere, keeps the proportions.
+    # The k-th row of a class of c rows is placed at k / c: the sorted list, cut anywhere, keeps the proportions.
     place = np.empty(len(classes))
     for number, count in enumerate(np.bincount(classes)):
         place[order[classes[order] == number]] = np.arange(count) / max(count, 1)
@@ -180,15 +146,12 @@ def stratified(classes: Integers, size: int, generator: np.random.Generator) -> 
 
 
 def spread(x: Array, size: int) -> Integers:
-    """Return row numbers of at most ``size`` farthest points: each is the one farthest from those before it.
-
-    The first is the one farthest from the mean. No point is chosen twice, even where rows are equal.
-    """
+    """Return at most ``size`` rows of distinct points, each farthest from those before it, the first from the mean."""
     centred = x - x.mean(0)
     squares = np.square(centred).sum(1)
     chosen = [int(squares.argmax())]
     nearest = np.full(len(x), np.inf)
-    # Rounding leaves the squared distance of equal points at some 1e-16 of the squares.
+    # Rounding leaves a squared distance of about 1e-16 of the squares between equal points.
     floor = 1e-12 * float(squares.max())
     while len(chosen) < size:
         last = centred[chosen[-1]]
@@ -200,19 +163,13 @@ def spread(x: Array, size: int) -> Integers:
     return np.array(chosen, dtype=np.int64)
 
 
-def check_folds(folds: object, owner: str) -> int:
-    """Return the number of parts of a cross-validation, at least two."""
-    number = checks.check_size(folds, f"folds of {owner}")
-    if number < 2:
+def folds_of(classes: Integers, folds: int, generator: np.random.Generator, owner: str = "PBDL") -> Integers:
+    """Return the fold of each row, ``(n,)``; the rows of each class are dealt out over the folds in turn."""
+    if checks.check_size(folds, f"folds of {owner}") < 2:
         hint = "Without cross-validation, give a penalty."
-        raise ValueError(checks.message(f"folds of {owner}", "at least 2", number, hint))
-    return number
-
-
-def folds_of(classes: Integers, folds: int, generator: np.random.Generator) -> Integers:
-    """Return the number of the fold of each row, ``(n,)``; each class is dealt out over the folds in turn."""
+        raise ValueError(checks.message(f"folds of {owner}", "at least 2", folds, hint))
     order = generator.permutation(len(classes))
     order = order[np.argsort(classes[order], kind="stable")]
     numbers = np.empty(len(classes), dtype=np.int64)
-    numbers[order] = np.arange(len(classes)) % folds
+    numbers[order] = np.arange(len(classes)) % min(folds, len(classes))
     return numbers

@@ -1,4 +1,4 @@
-"""PBDL from values: the divergence of each pair is known."""
+"""PBDL from values: the divergence of each pair of points is given."""
 
 from __future__ import annotations
 
@@ -11,21 +11,19 @@ from torch import Tensor
 from askew import checks
 from askew.pbdl.pieces import Array, Integers, Pieces, PiecewiseFit, check_rows, check_values, spread
 
-__all__ = ["fit_regression"]
-
 RELAXATION = 1.6
 CHECK_EVERY = 20
-# Weight of convexity in a step of ADMM, against the curvature of the loss: measured.
+# Weight of convexity in an ADMM step relative to the curvature of the loss: measured.
 STEP = 1.0
-# Where the farthest points are looked for; more rows only show more outliers.
+# Rows among which to look for the farthest points; more rows only add outliers.
 MAX_CANDIDATES = 20_000
 
 
 class _Problem:
-    """Least squares for fixed pieces of both points of each pair.
+    """Least squares with the pieces of both points of each pair fixed, solved by ADMM.
 
     min_{b, a} mean (e . w_i - e . w_j - target)^2 + ridge mean_k |a_k|^2 with e = (1, x), w_k = (b_k, a_k), i and j
-    the pieces of x and y, and convexity between the centres: e_k . w_k >= e_k . w_l, e_k = (1, centre_k). ADMM.
+    the pieces of x and y, and convexity between the centres: e_k . w_k >= e_k . w_l, e_k = (1, centre_k).
     """
 
     def __init__(self, centres: Array, ridge: float) -> None:
@@ -34,7 +32,7 @@ class _Problem:
         self.extended = np.c_[np.ones(count), centres]
         self.copy = np.zeros((count, count))
         self.dual = np.zeros((count, count))
-        # C^T C of all constraints: piece k is in K - 1 of them as the upper and in K - 1 as the lower one.
+        # C^T C of all constraints: piece k is the upper one in K - 1 of them and the lower one in K - 1.
         outer = self.extended[:, :, None] * self.extended[:, None]
         total = outer.sum(0)
         blocks = -outer[:, :, None] - outer.transpose(1, 0, 2)
@@ -42,7 +40,7 @@ class _Problem:
         blocks[numbers, :, numbers] = total + (count - 2) * outer
         size = count * (dim + 1)
         self.constraints = blocks.reshape(size, size)
-        # The tiny weight fixes the height of all pieces, on which no divergence depends.
+        # The tiny weight fixes the common height of the pieces, on which no divergence depends.
         self.diagonal = np.tile(np.r_[1e-9, np.full(dim, ridge / count)], count)
 
     def design(self, x: Array, upper: Integers, lower: Integers) -> sparse.csr_array:
@@ -55,7 +53,7 @@ class _Problem:
         return sparse.csr_array((np.r_[entries, -entries], (np.r_[rows, rows], np.r_[places[0], places[1]])), shape)
 
     def solve(self, design: sparse.csr_array, targets: Array, tolerance: float, limit: int) -> tuple[Array, int, bool]:
-        """Return the pieces as ``(K, dim + 1)``, the number of steps and whether they met the tolerance."""
+        """Return the pieces as ``(K, dim + 1)``, the number of iterations and whether they converged."""
         count = len(self.centres)
         extended = self.extended
         gram = (design.T @ design).toarray() / len(targets)
@@ -94,12 +92,12 @@ def fit_regression(
 ) -> PiecewiseFit:
     """Learn a max-affine divergence from its values at pairs of points.
 
-    min mean (phi_i(x) - phi_j(x) - target)^2 + ridge mean_k |a_k|^2, the piece i being that of x and j that of y, and
-    phi_k(c_k) >= phi_l(c_k) at the centres c_k of the pieces, which are farthest points of the data. D of
-    :class:`MaxAffine` has i and j the highest pieces at x and y, which is not convex in the pieces. So they are held
-    fixed, first at the nearest centres, which makes a convex problem; its solution says which are the highest, and
-    so on for some rounds; the pieces with the least error of D itself are kept. A baseline: the number of pieces
-    that a smooth divergence needs grows fast with ``dim``.
+    min mean (phi_i(x) - phi_j(x) - target)^2 + ridge mean_k |a_k|^2, where i and j are the pieces of x and y, and
+    phi_k(c_k) >= phi_l(c_k) at the centres c_k of the pieces, which are farthest points of the data. In
+    :class:`MaxAffine` i and j are the highest pieces at x and y, which is not convex. So they are fixed, first at the
+    nearest centres, the convex problem is solved, the highest pieces are found again, and so on for some rounds
+    (Magnani, Boyd 2009, Convex piecewise-linear fitting); the pieces with the smallest error of D itself are kept.
+    A baseline: the number of pieces that a smooth divergence needs grows fast with ``dim``.
 
     Parameters
     ----------
@@ -108,20 +106,13 @@ def fit_regression(
     targets
         Values of D(x, y), ``(n,)``, not negative.
     n_pieces
-        Number of pieces, fewer if there are fewer different points.
+        Number of pieces, fewer if there are fewer distinct points.
     ridge
-        Weight of the slopes, for features of variance 1; other data are brought to it by one common factor.
-    rounds
-        Number of convex problems.
+        Weight of the slopes for features of variance 1; other data are scaled to it by one common factor.
+    rounds, max_iterations
+        Number of convex problems, and largest number of iterations for each.
     tolerance
-        Relative gap and relative move of the solver at which it stops.
-    max_iterations
-        Largest number of its steps in each round.
-
-    References
-    ----------
-    Siahkamari, Xia, Saligrama, Castanon, Kulis: Learning to approximate a Bregman divergence. NeurIPS 2020.
-    Magnani, Boyd: Convex piecewise-linear fitting. Optimization and Engineering, 2009.
+        Relative gap and relative move at which the solver stops.
 
     Examples
     --------
@@ -141,36 +132,35 @@ def fit_regression(
     if (values < 0).any():
         hint = "A divergence has no negative values."
         raise ValueError(checks.message(f"targets of {owner}", "at least 0", f"{values.min():.6g}", hint))
-    checks.check_positive(ridge, f"ridge of {owner}")
-    checks.check_positive(tolerance, f"tolerance of {owner}")
-    checks.check_size(rounds, f"rounds of {owner}")
-    checks.check_size(max_iterations, f"max_iterations of {owner}")
-    # The divergence does not depend on the origin, nor the solver on the units.
-    middle = (x.mean(0) + y.mean(0)) / 2
+    for name, number in {"ridge": ridge, "tolerance": tolerance}.items():
+        checks.check_positive(number, f"{name} of {owner}")
+    for name, count in {"n_pieces": n_pieces, "rounds": rounds, "max_iterations": max_iterations}.items():
+        checks.check_size(count, f"{name} of {owner}")
+    # The divergence does not depend on the origin, and the solver should not depend on the units.
+    offset = (x.mean(0) + y.mean(0)) / 2
     scale = float(np.sqrt(np.mean([x.var(0), y.var(0)]))) or 1.0
-    x, y = (x - middle) / scale, (y - middle) / scale
+    x, y = (x - offset) / scale, (y - offset) / scale
     points = np.concatenate([x, y])[:: max(1, 2 * len(x) // MAX_CANDIDATES)]
-    centres = points[spread(points, checks.check_size(n_pieces, f"n_pieces of {owner}"))]
+    centres = points[spread(points, n_pieces)]
     problem = _Problem(centres, ridge)
     # The nearest centre has the highest tangent of |x|^2 / 2.
     w = np.c_[-np.square(centres).sum(1) / 2, centres]
     upper, lower = _highest(x, w), _highest(y, w)
-    found: list[tuple[float, Array, int, bool]] = []
+    solutions: list[tuple[float, Array, int, bool]] = []
     for _ in range(rounds):
         w, iterations, converged = problem.solve(problem.design(x, upper, lower), values, tolerance, max_iterations)
         old_upper, old_lower = upper, lower
         upper, lower = _highest(x, w), _highest(y, w)
         predicted = problem.design(x, upper, lower) @ w.reshape(-1)
-        found.append((problem.objective(predicted, values, w), w, iterations, converged))
+        solutions.append((problem.objective(predicted, values, w), w, iterations, converged))
         if (upper == old_upper).all() and (lower == old_lower).all():
             break
-    objective, w, iterations, converged = min(found, key=lambda one: one[0])
+    objective, w, iterations, converged = min(solutions, key=lambda solution: solution[0])
     heights = (problem.extended * w).sum(1)
-    pieces = Pieces(centres * scale + middle, heights, w[:, 1:] / scale)
+    pieces = Pieces(centres * scale + offset, heights, w[:, 1:] / scale)
     return PiecewiseFit(pieces.divergence(), objective, ridge, iterations, converged)
 
 
 def _highest(x: Array, w: Array) -> Integers:
-    """Return the number of the highest piece at each point, ``(n, dim), (K, dim + 1) -> (n,)``."""
-    highest: Integers = (x @ w[:, 1:].T + w[:, 0]).argmax(1)
-    return highest
+    """Return the highest piece at each point, ``(n, dim), (K, dim + 1) -> (n,)``."""
+    return np.asarray((x @ w[:, 1:].T + w[:, 0]).argmax(1))

@@ -9,28 +9,16 @@ from scipy.optimize import linprog
 from torch import Tensor
 
 from askew import checks
-from askew.pbdl.pieces import (
-    Array,
-    Integers,
-    Pieces,
-    PiecewiseFit,
-    check_folds,
-    check_labels,
-    check_rows,
-    folds_of,
-    stratified,
-)
-
-__all__ = ["fit_triplets"]
+from askew.pbdl.pieces import Array, Integers, Pieces, PiecewiseFit, check_labels, check_rows, folds_of, stratified
 
 PENALTIES = (10.0, 2.0, 0.5, 0.1, 0.02)
 
-# Triplets of each trial in cross-validation; a linear program of all of them takes seconds.
+# Triplets of each trial of the cross-validation; a linear program with all of them takes seconds.
 TRIAL_TRIPLETS = 300
 TRIAL_TOLERANCE = 3e-3
 TRIAL_ITERATIONS = 2
 
-# Cuts before the first solution, between each point and its nearest ones, and added to each row and column after it.
+# Convexity constraints between each point and its nearest ones at first, and added per row and column after a solution.
 FIRST_CUTS = 8
 MORE_CUTS = 5
 
@@ -38,8 +26,8 @@ MORE_CUTS = 5
 class _Program:
     """The linear program over heights z, slopes a = a+ - a-, losses of triplets and the bound L of the slopes.
 
-    It starts with convexity between near points and takes on what a solution violates. Its value is a lower bound of
-    the optimum, and the objective of the pieces of any solution an upper one.
+    It starts with convexity between near points and adds the constraints that a solution violates. Its value is a lower
+    bound of the optimum, the objective of the pieces of any solution an upper bound.
     """
 
     def __init__(self, points: Array, triplets: Integers, penalty: float) -> None:
@@ -59,13 +47,12 @@ class _Program:
         self.matrix = sparse.vstack([losses, sums + bound])
         self.right = np.r_[-np.ones(m), np.zeros(count)]
         self.cost = np.r_[np.zeros(count + 2 * count * dim), np.full(m, 1 / m), self.weight]
-        self.lower = np.r_[np.full(count, -np.inf), np.zeros(self.size - count)]
-        self.upper = np.full(self.size, np.inf)
-        # No divergence depends on the height of all pieces.
-        self.lower[0] = self.upper[0] = 0.0
+        self.bounds = np.tile([0.0, np.inf], (self.size, 1))
+        self.bounds[:count, 0] = -np.inf
+        self.bounds[0] = 0.0  # no divergence depends on the common height of the pieces
 
     def _piece(self, pieces: Integers, x: Array) -> sparse.csr_array:
-        """Return rows that give the values of ``pieces`` at ``x``: z_j + <a_j, x - x_j>."""
+        """Return the matrix that maps the variables to the values of ``pieces`` at ``x``: z_j + <a_j, x - x_j>."""
         count, dim = self.points.shape
         row = np.arange(len(pieces))
         steps = (x - self.points[pieces]).reshape(-1)
@@ -83,9 +70,8 @@ class _Program:
         return float(np.maximum(0, 1 + difference).mean() + self.weight * np.abs(pieces.slopes).sum(1).max())
 
     def solve(self, tolerance: float, max_iterations: int) -> tuple[Pieces, float, int, bool]:
-        """Return the best pieces, their objective, the number of programs and whether the gap was closed."""
-        points = self.points
-        count, dim = points.shape
+        """Return the best pieces, their objective, the number of linear programs and whether the gap was closed."""
+        points, (count, dim) = self.points, self.points.shape
         squares = np.square(points).sum(1)
         order = np.argsort(squares[:, None] + squares - 2 * points @ points.T, axis=1)[:, : FIRST_CUTS + 1]
         cuts = np.zeros((count, count), dtype=bool)
@@ -97,23 +83,17 @@ class _Program:
             i, j = np.nonzero(cuts)
             # z_i >= z_j + <a_j, x_i - x_j>
             convex = self._piece(j, points[i]) - self._piece(i, points[i])
-            result = linprog(
-                self.cost,
-                A_ub=sparse.vstack([self.matrix, convex]),
-                b_ub=np.r_[self.right, np.zeros(len(i))],
-                bounds=np.c_[self.lower, self.upper],
-                method="highs",
-            )
+            matrix, right = sparse.vstack([self.matrix, convex]), np.r_[self.right, np.zeros(len(i))]
+            result = linprog(self.cost, A_ub=matrix, b_ub=right, bounds=self.bounds, method="highs")
             if result.x is None:
                 raise RuntimeError(f"the linear program of fit_triplets was not solved: {result.message}")
-            z = result.x[:count]
-            parts = result.x[count : count + 2 * count * dim].reshape(2, count, dim)
-            pieces = Pieces(points, z, parts[0] - parts[1])
+            z, (plus, minus) = result.x[:count], result.x[count : count + 2 * count * dim].reshape(2, count, dim)
+            pieces = Pieces(points, z, plus - minus)
             rated = [(self.objective(candidate), candidate) for candidate in [best, *pieces.candidates()]]
             upper, best = min(rated, key=lambda pair: pair[0])
             if upper - result.fun <= tolerance:
                 return best, upper, iteration, True
-            # How far piece j stands above phi at x_i.
+            # How far piece j is above phi at x_i.
             excess = pieces.values(points) - z[:, None]
             added = np.zeros_like(cuts)
             added[np.argsort(-excess, axis=0)[:MORE_CUTS], np.arange(count)] = True
@@ -134,7 +114,7 @@ def _draw(classes: Integers, size: int, generator: np.random.Generator) -> Integ
     place[order] = np.arange(len(classes))
     count = counts[classes[anchors]]
     start = (np.cumsum(counts) - counts)[classes[anchors]]
-    # Rows of a class stand together in `order`: step on by 1 to count - 1 places in it, or past it.
+    # The rows of a class are contiguous in `order`: step on by 1 to count - 1 places within it, or past its end.
     near = start + (place[anchors] - start + generator.integers(1, count)) % count
     far = (start + count + generator.integers(0, len(classes) - count)) % len(classes)
     return np.stack([anchors, order[near], order[far]], 1).astype(np.int64)
@@ -144,7 +124,8 @@ def _cross_validated(
     points: Array, triplets: Integers, folds: int, generator: np.random.Generator
 ) -> dict[float, float]:
     """Return the share of triplets of held-out anchors in the right order for each penalty."""
-    number = folds_of(np.zeros(len(points), dtype=np.int64), folds, generator)
+    number = folds_of(np.zeros(len(points), dtype=np.int64), folds, generator, "fit_triplets")
+    folds = int(number.max()) + 1  # no more than points
     scores = dict.fromkeys(PENALTIES, 0.0)
     for fold in range(folds):
         held = number[triplets] == fold
@@ -161,7 +142,7 @@ def _cross_validated(
             anchor, near, far = asked.T
             values = pieces.values(points)
             best = values.argmax(1)
-            # Positive if the near one is nearer; a tie is half right.
+            # Positive if the near point is nearer; a tie is half right.
             lead = values[anchor, best[near]] - values[anchor, best[far]]
             scores[penalty] += float(((lead > 0) + 0.5 * (lead == 0)).mean()) / folds
     return scores
@@ -183,38 +164,29 @@ def fit_triplets(
     """Learn a max-affine divergence from triplets: D(anchor, near) + 1 <= D(anchor, far).
 
     min_{z, a, L} mean_t max(0, 1 + D(anchor_t, near_t) - D(anchor_t, far_t)) + penalty L / sqrt(m) over m triplets,
-    where D_ij = z_i - z_j - <a_j, x_i - x_j> >= 0 and sum_d |a_id| <= L, one piece for each different point. A
-    linear program, solved with the violated ones of the K^2 convexity constraints only. Take it where
-    comparisons are what is known; with classes, :func:`fit_pairs` sees all pairs and is faster. It takes many
-    seconds for 100 points and minutes for some hundred. Standardise the points first.
+    where D_ij = z_i - z_j - <a_j, x_i - x_j> >= 0 and sum_d |a_id| <= L, one piece for each distinct point. A linear
+    program, solved with the violated ones of the K^2 convexity constraints only. Use it for comparisons; with classes,
+    :func:`fit_pairs` uses all pairs and is faster. It takes many seconds for 100 points and minutes for a few hundred.
+    Standardise the points first.
 
     Parameters
     ----------
     x
         Points, ``(n, dim)``; equal rows share a piece.
     triplets
-        Row numbers of anchor, near and far point, ``(m, 3)``. All rows that occur get a piece.
+        Row numbers of anchor, near and far point, ``(m, 3)``. Every row that occurs gets a piece.
     labels
         Classes instead of triplets, ``(n,)``, at least two; ``n_triplets`` are drawn at random.
     penalty
-        Weight of the bound of the slopes. If not given, the one of 10, 2, 0.5, 0.1 and 0.02 under which the most
-        triplets of held-out anchors are in the right order, learned from at most 300 triplets each.
-    n_triplets
-        Triplets that are drawn from labels.
-    max_points
-        Largest number of rows that they are drawn from, in the proportions of the classes.
-    folds
-        Parts of the cross-validation.
-    tolerance
-        Gap between the bounds of the optimum, which lies in [0, 1], at which the solver stops.
-    max_iterations
-        Largest number of linear programs.
-    seed
-        Seed of the choice of rows, triplets and folds.
-
-    References
-    ----------
-    Siahkamari, Xia, Saligrama, Castanon, Kulis: Learning to approximate a Bregman divergence. NeurIPS 2020.
+        Weight of the bound of the slopes. By default the one of 10, 2, 0.5, 0.1 and 0.02 under which most triplets of
+        held-out anchors are in the right order, learned from at most 300 triplets each.
+    n_triplets, max_points
+        Triplets to draw from labels, and the largest number of rows to draw them from, in the proportions of the
+        classes.
+    folds, seed
+        Number of folds of the cross-validation, and seed of the choice of rows, triplets and folds.
+    tolerance, max_iterations
+        Gap between the bounds of the optimum, which is in [0, 1], at which to stop, and largest number of programs.
 
     Examples
     --------
@@ -245,16 +217,16 @@ def fit_triplets(
         numbers = _check_triplets(triplets, len(rows), owner)
         used, numbers = np.unique(numbers, return_inverse=True)
         rows, numbers = rows[used], numbers.reshape(-1, 3)
-    middle = rows.mean(0)
-    points, place = np.unique(rows - middle, axis=0, return_inverse=True)
+    mean = rows.mean(0)
+    points, place = np.unique(rows - mean, axis=0, return_inverse=True)
     numbers = place.reshape(-1)[numbers]
     scores: dict[float, float] = {}
     if penalty is None:
-        scores = _cross_validated(points, numbers, min(check_folds(folds, owner), len(points)), generator)
+        scores = _cross_validated(points, numbers, folds, generator)
         penalty = max(scores, key=lambda weight: scores[weight])
     checks.check_positive(penalty, f"penalty of {owner}")
     pieces, objective, iterations, converged = _Program(points, numbers, penalty).solve(tolerance, max_iterations)
-    return PiecewiseFit(pieces.shifted(middle).divergence(), objective, penalty, iterations, converged, scores)
+    return PiecewiseFit(pieces.shifted(mean).divergence(), objective, penalty, iterations, converged, scores)
 
 
 def _check_triplets(triplets: ArrayLike | Tensor | None, n: int, owner: str) -> Integers:
@@ -265,8 +237,7 @@ def _check_triplets(triplets: ArrayLike | Tensor | None, n: int, owner: str) -> 
     if array.dtype.kind not in "iu":
         hint = "They are the row numbers of anchor, near and far point."
         raise TypeError(checks.message(f"triplets of {owner}", "integers", array.dtype, hint))
-    outside = (array < 0) | (array >= n)
-    if outside.any():
-        bad = array[outside][0]
-        raise ValueError(checks.message(f"triplets of {owner}", f"row numbers from 0 to {n - 1}", bad))
+    outside = array[(array < 0) | (array >= n)]
+    if outside.size:
+        raise ValueError(checks.message(f"triplets of {owner}", f"row numbers from 0 to {n - 1}", outside[0]))
     return array.astype(np.int64)
