@@ -26,7 +26,7 @@ from askew.divergences import (
     Symmetrized,
     WideNorm,
 )
-from askew.metrics import probing
+from askew.metrics import inspection
 from askew.potentials import (
     ICNN,
     AffinePrecomposed,
@@ -57,7 +57,7 @@ def test_every_member_is_diagnosed_as_it_promises(case: Case) -> None:
     if divergence.triangle:
         assert found.triangle.share == 0
     assert 0 <= found.triangle.mean_excess <= found.triangle.max_excess <= 1
-    core = probing.inside(divergence, x)[0]
+    core = inspection.unwrapped(divergence, x)[0]
     assert (found.conditioning is None) == (not isinstance(core, Bregman))
     if found.conditioning is not None:
         assert 1 <= found.conditioning.median <= found.conditioning.maximum
@@ -114,7 +114,7 @@ def test_norms_obey_the_triangle_inequality_up_to_rounding() -> None:
 
 def test_tuples_are_of_different_points_and_cover_all() -> None:
     for size in (2, 3):
-        chosen = probing.distinct(4, size, 3000, 0)
+        chosen = inspection.distinct(4, size, 3000, 0)
         found, counts = np.unique(np.stack(chosen, 1), axis=0, return_counts=True)
         assert found.tolist() == [list(each) for each in itertools.permutations(range(4), size)]
         assert counts.min() > 0.6 * counts.mean()

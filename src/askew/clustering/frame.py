@@ -85,7 +85,7 @@ def check_inside(points: Tensor, divergence: Bregman, dual: bool, name: str, own
     if domain.sums_to_one or not (domain.lower < low and high < domain.upper):
         domain.check(points, name, owner, boundary=boundary)
     for block in points.split(BLOCK_ROWS):  # a potential of a linear image has bounds of its own
-        potential._checked(block, boundary=boundary)
+        potential.checked(block, boundary=boundary)
 
 
 def mean_row(rows: NDArray[Any], weights: NDArray[np.float64] | None = None) -> NDArray[np.float64]:

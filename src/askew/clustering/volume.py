@@ -68,7 +68,7 @@ def log_volumes(points: Tensor, potential: Potential, directions: Tensor) -> Ten
     """
     _check_inside(points, potential)
     if isinstance(potential, Separable):
-        curvatures = potential._curvatures(points.double())
+        curvatures = potential.compute_curvatures(points.double())
         # On the simplex, the determinant along it is that of all directions times 1' H^-1 1 / dim.
         along = curvatures.reciprocal().mean(1).log() if potential.domain.sums_to_one else 0.0
         return (curvatures.log().sum(1) + along) / 2

@@ -40,8 +40,8 @@ class MaxOfPieces(Divergence):
     def _pieces(self, x: Tensor) -> Tensor:
         """Return the values of all pieces, ``(..., dim) -> (..., K)``."""
 
-    def _best(self, y: Tensor) -> Tensor:
-        """Return the number of the best piece, ``(..., dim) -> (...)``; a choice has no gradient."""
+    def best_piece(self, y: Tensor) -> Tensor:
+        """Return the number of the largest piece, ``(..., dim) -> (...)``; a choice has no gradient."""
         with torch.no_grad():
             return self._pieces(y).argmax(-1)
 
@@ -54,7 +54,7 @@ class MaxOfPieces(Divergence):
 
     def compute(self, x: Tensor, y: Tensor) -> Tensor:
         self._check_second(y)
-        values, best = self._pieces(x), self._best(y)
+        values, best = self._pieces(x), self.best_piece(y)
         shape = torch.broadcast_shapes(values.shape[:-1], best.shape)
         at_x = values.gather(-1, values.detach().argmax(-1, keepdim=True)).squeeze(-1)
         at_y = values.expand(*shape, -1).gather(-1, best.expand(shape).unsqueeze(-1)).squeeze(-1)
@@ -64,7 +64,7 @@ class MaxOfPieces(Divergence):
         self._check_second(y)
         values = self._pieces(x)
         highest = values.gather(-1, values.detach().argmax(-1, keepdim=True))
-        return highest - values.index_select(1, self._best(y))
+        return highest - values.index_select(1, self.best_piece(y))
 
     def extra_repr(self) -> str:
         """Show the number of pieces and the promises."""
@@ -172,7 +172,7 @@ class DeepDiv(MaxOfPieces):
     def _pieces(self, x: Tensor) -> Tensor:
         return self._columns(x).T.reshape(*x.shape[:-1], self.pieces)
 
-    def _best(self, y: Tensor) -> Tensor:
+    def best_piece(self, y: Tensor) -> Tensor:
         with torch.no_grad():
             # Ties between networks do not matter; `max` is faster along the first dimension than `argmax`.
             return self._columns(y).max(0).indices.reshape(y.shape[:-1])
@@ -205,10 +205,10 @@ class DeepDiv(MaxOfPieces):
         rows = x.reshape(-1, x.shape[-1])
         if not torch.is_grad_enabled():
             at_x = self._columns(rows)
-            return (at_x.amax(0) - at_x.gather(0, self._best(y).reshape(1, -1))[0]).reshape(x.shape[:-1])
+            return (at_x.amax(0) - at_x.gather(0, self.best_piece(y).reshape(1, -1))[0]).reshape(x.shape[:-1])
         # Only the two chosen pieces of each row have a gradient: find them without recording all K of
         # them, then compute these two again. A backward pass through every piece would be mostly zeros.
-        best = self._best(torch.cat([rows, y.reshape(-1, x.shape[-1])]))
+        best = self.best_piece(torch.cat([rows, y.reshape(-1, x.shape[-1])]))
         at_x, at_y = self._chosen(rows, best).view(2, -1)
         same = best[: rows.shape[0]] == best[rows.shape[0] :]
         # Rounding in the second computation may turn a near tie around.

@@ -1,8 +1,7 @@
-"""How good a clustering, a ranking or a regression is, and what a learned divergence is like."""
+"""Scores of rankings, clusterings and regressions, and diagnostics of a learned divergence."""
 
-from askew.metrics.clustering import adjusted_rand, nmi, purity, rand
+from askew.metrics.agreement import adjusted_rand, mae, nmi, purity, r2, rand, spearman
 from askew.metrics.diagnostics import asymmetry, conditioning, dead_units, diagnose, triangle_violations
-from askew.metrics.findings import Conditioning, Diagnosis, TriangleViolations
 from askew.metrics.ranking import (
     auc,
     knn_accuracy,
@@ -13,7 +12,7 @@ from askew.metrics.ranking import (
     ranking_per_query,
     recall_at_k,
 )
-from askew.metrics.regression import mae, r2, spearman
+from askew.metrics.reports import Conditioning, Diagnosis, TriangleViolations
 
 __all__ = [
     "Conditioning",

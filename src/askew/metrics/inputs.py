@@ -1,4 +1,4 @@
-"""What scores take: numpy arrays, torch tensors and sequences, turned into checked numpy arrays once."""
+"""Convert numpy arrays, torch tensors and sequences into checked numpy arrays."""
 
 from __future__ import annotations
 
@@ -10,8 +10,6 @@ from numpy.typing import ArrayLike, NDArray
 from torch import Tensor
 
 from askew import checks
-
-__all__ = ["Array", "Values", "label_codes", "to_array", "to_labels", "to_numbers"]
 
 Array = NDArray[Any]
 Values = ArrayLike | Tensor
@@ -29,19 +27,18 @@ def to_array(values: Values) -> Array:
         raise ValueError(checks.message("values to be scored", "an array", f"no such thing ({error})")) from None
 
 
-def to_numbers(values: Values, name: str, owner: str) -> NDArray[np.float64]:
-    """Return finite numbers of shape ``(n,)``, n >= 1, in float64."""
-    array = _row(values, name, owner)
-    if array.dtype.kind not in "biuf":
-        raise TypeError(checks.message(f"{name} of {owner}", "real numbers", f"dtype {array.dtype}"))
-    array = array.astype(np.float64)
-    checks.check_finite(torch.from_numpy(array), name, owner)
+def to_row(values: Values, name: str, owner: str) -> Array:
+    """Return values of shape ``(n,)``, n >= 1."""
+    array = to_array(values)
+    if array.ndim != 1 or array.size == 0:
+        must = "of shape (n,) with at least one entry"
+        raise ValueError(checks.message(f"{name} of {owner}", must, array.shape))
     return array
 
 
 def to_labels(values: Values, name: str, owner: str) -> Array:
     """Return labels, ``(n,)`` with n >= 1, none of them missing."""
-    array = _row(values, name, owner)
+    array = to_row(values, name, owner)
     missing = np.isnan(array) if array.dtype.kind == "f" else np.zeros(array.shape, bool)
     if array.dtype.kind == "O":
         missing = np.array([label is None or (isinstance(label, float) and label != label) for label in array])
@@ -53,7 +50,7 @@ def to_labels(values: Values, name: str, owner: str) -> Array:
 
 
 def label_codes(first: Array, second: Array, owner: str) -> tuple[NDArray[np.intp], NDArray[np.intp]]:
-    """Return two arrays of labels as numbers that are equal where the labels are."""
+    """Return two arrays of labels as integers that are equal where the labels are."""
     kinds = ["numbers" if labels.dtype.kind in "biuf" else "text" for labels in (first, second)]
     mixed = kinds[0] != kinds[1] and "O" not in (first.dtype.kind, second.dtype.kind)
     try:
@@ -65,11 +62,3 @@ def label_codes(first: Array, second: Array, owner: str) -> tuple[NDArray[np.int
         got = f"dtypes {first.dtype} and {second.dtype}"
         raise TypeError(checks.message(f"both sets of labels of {owner}", "of one kind, all numbers or all text", got))
     return codes[: len(first)], codes[len(first) :]
-
-
-def _row(values: Values, name: str, owner: str) -> Array:
-    array = to_array(values)
-    if array.ndim != 1 or array.size == 0:
-        must = "of shape (n,) with at least one entry"
-        raise ValueError(checks.message(f"{name} of {owner}", must, array.shape))
-    return array

@@ -1,4 +1,4 @@
-"""Points, pairs of points and the inside of a divergence: what diagnostics look at."""
+"""Evaluate divergences, and look inside them, for diagnostics."""
 
 from __future__ import annotations
 
@@ -11,20 +11,17 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from askew import checks
-from askew.divergences import Bregman, Divergence, Embedded
+from askew.divergences import Divergence, Embedded
 from askew.divergences.max_affine import MaxOfPieces
-from askew.potentials import ICNN, AffinePrecomposed, Conjugate, Potential, Scaled, Sum, residual
-from askew.potentials.terms import Network
+from askew.potentials import Potential
 
-__all__ = ["distinct", "encoded", "idle", "inside", "nested_name", "rounding", "values"]
-
-# Points that are encoded, and pairs that are evaluated, at a time.
+# Points to encode, and pairs to evaluate, at a time.
 BLOCK_POINTS = 256
 BLOCK_PAIRS = 4096
 
 
 def encoded(divergence: Divergence, x: Tensor, owner: str, fewest: int) -> tuple[Divergence, Tensor]:
-    """Return a divergence without its encoder, and the points at which to look at it."""
+    """Return a divergence without its encoder, and the embeddings of the points, checked."""
     if not isinstance(divergence, Divergence):
         got = type(divergence).__name__
         raise TypeError(checks.message(f"divergence of {owner}", "an askew divergence", got))
@@ -44,9 +41,9 @@ def encoded(divergence: Divergence, x: Tensor, owner: str, fewest: int) -> tuple
     return divergence, x.detach()
 
 
-def inside(divergence: Divergence, points: Tensor) -> tuple[Divergence, Tensor]:
-    """Return what wrappers hold inside, and the points it sees."""
-    while (inner := _inner(divergence)) is not None:
+def unwrapped(divergence: Divergence, points: Tensor) -> tuple[Divergence, Tensor]:
+    """Return the innermost divergence of wrappers, and the points that it compares."""
+    while (inner := divergence.inner) is not None:
         if isinstance(divergence, Embedded):
             points = _encode(divergence, points)
         divergence = inner
@@ -54,20 +51,20 @@ def inside(divergence: Divergence, points: Tensor) -> tuple[Divergence, Tensor]:
 
 
 def nested_name(divergence: Divergence) -> str:
-    """Return the names of a divergence and of what it wraps, as ``Sqrt(NeuralBregman)``."""
-    inner = _inner(divergence)
-    name = type(divergence).__name__
+    """Return the names of a divergence and of those that it wraps, as ``Sqrt(NeuralBregman)``."""
+    name, inner = type(divergence).__name__, getattr(divergence, "inner", None)
     return name if inner is None else f"{name}({nested_name(inner)})"
 
 
-def _inner(divergence: Divergence) -> Divergence | None:
-    inner = getattr(divergence, "divergence", None)
-    return inner if isinstance(inner, Divergence) else None
+def potential_of(core: Divergence) -> Potential | None:
+    """Return the potential of a Bregman divergence; None for others, also for those that equal one."""
+    bregman = core.as_bregman()
+    return bregman.potential if bregman is core else None
 
 
 @contextmanager
 def _evaluating(module: nn.Module) -> Iterator[None]:
-    """Switch a module to evaluation, so that looking at it neither drops units nor teaches it; then back."""
+    """Switch a module to evaluation mode without gradients, then back."""
     training = [part for part in module.modules() if part.training]
     module.eval()
     try:
@@ -84,12 +81,12 @@ def _encode(divergence: Embedded, x: Tensor) -> Tensor:
 
 
 def distinct(n: int, size: int, count: int, seed: int) -> list[NDArray[np.intp]]:
-    """Return random tuples of different numbers below n, as one array for each place."""
+    """Return random tuples of different integers below n, as one array for each place."""
     generator = np.random.default_rng(seed)
     chosen: list[NDArray[np.intp]] = []
     for taken in range(size):
         index = generator.integers(n - taken, size=count)
-        # Step over those that are taken, the smallest first.
+        # Step over the integers that are taken, the smallest first.
         for other in np.sort(np.stack(chosen), axis=0) if chosen else ():
             index = index + (index >= other)
         chosen.append(index)
@@ -97,66 +94,36 @@ def distinct(n: int, size: int, count: int, seed: int) -> list[NDArray[np.intp]]
 
 
 def values(divergence: Divergence, points: Tensor, first: NDArray[np.intp], second: NDArray[np.intp]) -> Tensor:
-    """Return D(points[first], points[second]) in float64 on the host, because not every device has float64.
+    """Return D(points[first], points[second]) in float64 on the CPU, because not every device has float64.
 
-    Pairs that come up several times, as they do among few points, are evaluated once.
+    Pairs that occur several times, as they do among few points, are evaluated once.
     """
     pairs, places = np.unique(first * points.shape[0] + second, return_inverse=True)
     left, right = np.divmod(pairs, points.shape[0])
     indices = (torch.from_numpy(index).to(points.device).split(BLOCK_PAIRS) for index in (left, right))
     with _evaluating(divergence):
-        found = torch.cat([divergence(points[i], points[j]).cpu().double() for i, j in zip(*indices, strict=True)])
-    bad = ~torch.isfinite(found)
+        results = torch.cat([divergence(points[i], points[j]).cpu().double() for i, j in zip(*indices, strict=True)])
+    bad = ~torch.isfinite(results)
     if bool(bad.any()):
         place = int(bad.nonzero()[0])
-        got = f"{found[place].item()} for points {int(left[place])} and {int(right[place])}"
+        got = f"{results[place].item()} for points {int(left[place])} and {int(right[place])}"
         must = "finite at the points"
         raise ValueError(checks.message(f"D of {type(divergence).__name__}", must, got, "Scale the points first."))
-    return found[torch.from_numpy(places)]
+    return results[torch.from_numpy(places)]
 
 
 def rounding(divergence: Divergence, points: Tensor) -> float:
-    """Return the relative difference of two values that rounding may be the cause of."""
+    """Return the relative difference of two values that may come from rounding."""
     dtype = divergence.dtype or points.dtype
     return min(256 * torch.finfo(dtype if dtype.is_floating_point else torch.float32).eps, 0.03)
 
 
 def idle(core: Divergence, points: Tensor, tolerance: float) -> tuple[str, float | None]:
-    """Return what a model is made of and the share of it that is idle, or None if of neither units nor pieces."""
+    """Return the name of the parts of a model and the share of them that is idle; None if it has no parts."""
     with torch.no_grad():
         if isinstance(core, MaxOfPieces):
-            used = torch.cat([core._best(block) for block in points.split(BLOCK_PAIRS)]).unique().numel()
+            used = torch.cat([core.best_piece(block) for block in points.split(BLOCK_PAIRS)]).unique().numel()
             return "pieces", 1 - used / core.pieces
-        networks = _networks(core.potential, points) if isinstance(core, Bregman) else ()
-        changes = [_slope_ranges(network, rows) for network, rows in networks]
+        potential = potential_of(core)
+        changes = [] if potential is None else potential.slope_ranges(points)
         return ("hidden units", float((torch.cat(changes) < tolerance).double().mean())) if changes else ("", None)
-
-
-def _networks(potential: Potential, points: Tensor) -> Iterator[tuple[Network, Tensor]]:
-    """Yield the networks a potential is made of, with the points in their coordinates."""
-    if isinstance(potential, ICNN):
-        for term in potential.terms:
-            if isinstance(term, Network):
-                yield term, potential._rows(points)
-    elif isinstance(potential, Sum):
-        for member in potential._members:
-            yield from _networks(member, points)
-    elif isinstance(potential, Scaled):
-        yield from _networks(potential.potential, points)
-    elif isinstance(potential, AffinePrecomposed):
-        yield from _networks(potential.potential, potential._image(points))
-    elif isinstance(potential, Conjugate) and any(isinstance(part, Network) for part in potential.modules()):
-        yield from _networks(potential.potential, potential.gradient(points))
-
-
-def _slope_ranges(network: Network, rows: Tensor) -> Tensor:
-    """Return how much the derivative of every hidden unit changes over the points."""
-    weights = network.weights()
-    low: list[Tensor] = []
-    high: list[Tensor] = []
-    for block in rows.split(BLOCK_PAIRS):
-        _, bases, _ = residual.base_point(network.activation, block, weights)
-        slopes = torch.cat([network.activation.slope(b) for b in bases], 1) * network.activation.gain
-        low.append(slopes.amin(0))
-        high.append(slopes.amax(0))
-    return torch.stack(high).amax(0) - torch.stack(low).amin(0)

@@ -1,7 +1,7 @@
-"""Rankings of items by nearness to queries, with exact treatment of ties.
+"""Scores of rankings of items by nearness to queries, exact in the presence of ties.
 
-Items at the same distance have no order of their own. Every score here is the mean over all orders of the items
-within each group of ties, computed exactly: a divergence that says 0 for everything scores what a random order does.
+Items at the same distance have no order. Every score is the mean over all orders of the tied items, computed exactly:
+a divergence that is 0 everywhere scores as a random order does. Arguments are as in :func:`ranking`.
 """
 
 from __future__ import annotations
@@ -10,30 +10,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from askew import checks
-from askew.metrics.arrays import Array, Values, label_codes, to_array, to_labels
-from askew.metrics.ties import Scores, tie_groups
-
-__all__ = [
-    "auc",
-    "knn_accuracy",
-    "map_at_k",
-    "mean_average_precision",
-    "precision_at_1",
-    "ranking",
-    "ranking_per_query",
-    "recall_at_k",
-]
+from askew.metrics.inputs import Array, Values, label_codes, to_array, to_labels
+from askew.metrics.ties import tie_groups, unscaled_scores
 
 
 def ranking(
-    matrix: Values,
-    query_labels: Values,
-    item_labels: Values | None = None,
-    k: int = 10,
-    *,
-    exclude_self: bool = False,
+    matrix: Values, query_labels: Values, item_labels: Values | None = None, k: int = 10, *, exclude_self: bool = False
 ) -> dict[str, float]:
-    """Return all ranking scores from one sort: MAP, AUC, MAP@k, recall@k and precision@1.
+    """Return MAP, AUC, MAP@k, recall@k and precision@1 from one sort, by their names.
 
     An item is relevant to a query if their labels are equal. Each score is the mean over the queries that have a
     relevant item; AUC, over those that also have an irrelevant one (NaN if there is none).
@@ -44,16 +28,11 @@ def ranking(
         D(query, item), ``(queries, items)``; smaller is nearer. Infinite entries come last, NaN is an error.
     query_labels, item_labels
         Labels of the rows, ``(queries,)``, and of the columns, ``(items,)``; numbers or text. Without item labels the
-        items are the queries themselves.
+        items are the queries.
     k
-        How many of the nearest items MAP@k and recall@k look at.
+        Number of nearest items for MAP@k and recall@k.
     exclude_self
-        Leave out the diagonal, for a square matrix of a set with itself.
-
-    Returns
-    -------
-    dict
-        ``"map"``, ``"auc"``, ``"map@10"``, ``"recall@10"`` (with the k asked for) and ``"precision@1"``.
+        Whether to leave out the diagonal of a square matrix between a set and itself.
 
     Examples
     --------
@@ -65,24 +44,11 @@ def ranking(
 
 
 def ranking_per_query(
-    matrix: Values,
-    query_labels: Values,
-    item_labels: Values | None = None,
-    k: int = 10,
-    *,
-    exclude_self: bool = False,
+    matrix: Values, query_labels: Values, item_labels: Values | None = None, k: int = 10, *, exclude_self: bool = False
 ) -> dict[str, NDArray[np.float64]]:
-    """Return the scores of :func:`ranking` for each query: which of them fail, or for a test of significance.
+    """Return the scores of :func:`ranking` for each query, ``(queries,)``; NaN where a query has no such score.
 
-    Parameters
-    ----------
-    matrix, query_labels, item_labels, k, exclude_self
-        As in :func:`ranking`.
-
-    Returns
-    -------
-    dict
-        Arrays ``(queries,)`` under the names of :func:`ranking`, NaN where a query has no such score.
+    Use them to find the queries that fail, or for a significance test.
 
     Examples
     --------
@@ -99,13 +65,8 @@ def mean_average_precision(
 
     .. math:: AP = \frac1R \sum_{j \text{ relevant}} \frac{\text{relevant items in the first } j}{j}
 
-    with j over places and R the number of relevant items; the mean over queries that have one. Ties count as the mean
-    over all their orders, where scikit-learn gives a group of ties the precision at its end.
-
-    Parameters
-    ----------
-    matrix, query_labels, item_labels, exclude_self
-        As in :func:`ranking`.
+    with j over places and R the number of relevant items; the mean over queries that have one. Where there are ties,
+    scikit-learn differs: it gives all tied items the precision at the end of their group.
 
     Examples
     --------
@@ -127,12 +88,7 @@ def auc(
                        {\text{relevant items} \times \text{irrelevant items}}
 
     Tied pairs count half; the mean over queries that have a relevant and an irrelevant item. A random order has 0.5
-    whatever the number of relevant items. All places weigh the same: if only the first ones matter, take MAP@k.
-
-    Parameters
-    ----------
-    matrix, query_labels, item_labels, exclude_self
-        As in :func:`ranking`.
+    whatever the number of relevant items. All places weigh the same: if only the first ones matter, use MAP@k.
 
     Examples
     --------
@@ -154,12 +110,7 @@ def map_at_k(
     .. math:: AP@k = \frac{1}{\min(k, R)}
               \sum_{j \le k, \text{ relevant}} \frac{\text{relevant items in the first } j}{j}
 
-    so that 1 means that the first places hold as many relevant items as they can. For a user who sees k results.
-
-    Parameters
-    ----------
-    matrix, query_labels, item_labels, k, exclude_self
-        As in :func:`ranking`.
+    1 means that the first places hold as many relevant items as they can. Use it when a user sees k results.
 
     Examples
     --------
@@ -174,18 +125,8 @@ def recall_at_k(
 ) -> float:
     """Return the share of queries with at least one relevant item among their k nearest.
 
-    This is the recall@k of metric learning. It is not the share of the relevant items that are found, which is what
-    recall means elsewhere. With ties, the probability of a relevant item in the first k places.
-
-    Parameters
-    ----------
-    matrix, query_labels, item_labels, k, exclude_self
-        As in :func:`ranking`.
-
-    References
-    ----------
-    Jégou, Douze, Schmid (2011), Product quantization for nearest neighbor search; Oh Song et al. (2016), Deep metric
-    learning via lifted structured feature embedding.
+    This is the recall@k of metric learning (Jégou, Douze, Schmid 2011; Oh Song et al. 2016), not the share of the
+    relevant items that are found, which is what recall means elsewhere.
 
     Examples
     --------
@@ -198,14 +139,7 @@ def recall_at_k(
 def precision_at_1(
     matrix: Values, query_labels: Values, item_labels: Values | None = None, *, exclude_self: bool = False
 ) -> float:
-    """Return the share of queries whose nearest item is relevant: the accuracy of the nearest neighbour.
-
-    With ties, the share of relevant items among the nearest ones. The same as :func:`recall_at_k` with k = 1.
-
-    Parameters
-    ----------
-    matrix, query_labels, item_labels, exclude_self
-        As in :func:`ranking`.
+    """Return the share of queries whose nearest item is relevant, as :func:`recall_at_k` with k = 1.
 
     Examples
     --------
@@ -216,37 +150,26 @@ def precision_at_1(
 
 
 def knn_accuracy(matrix: Values, query_labels: Values, item_labels: Values, k: int = 5) -> float:
-    """Return the share of queries whose class is the one that most of their k nearest items have.
+    """Return the accuracy of classification by majority vote of the k nearest items.
 
-    Where classes have as many votes, the one with the nearest item wins; items at the same distance are in their order
-    in the matrix. So unlike the other scores this one may depend on the order of items, where there are many ties.
-
-    Parameters
-    ----------
-    matrix, query_labels, item_labels
-        As in :func:`ranking`.
-    k
-        How many items vote.
+    If classes have equally many votes, the one with the nearest item wins; items at the same distance are in the order
+    of the matrix. So unlike the other scores this one may depend on the order of tied items.
 
     Examples
     --------
     >>> knn_accuracy([[0.1, 0.2, 0.3], [0.3, 0.2, 0.1]], ["a", "b"], ["a", "b", "b"], k=3)
     0.5
     """
-    values = _matrix(matrix, "knn_accuracy")
-    queries, items = _codes(values, query_labels, item_labels, False, "knn_accuracy")
-    if not 1 <= checks.check_size(k, "k of knn_accuracy") <= values.shape[1]:
+    values, queries, items = _checked(matrix, query_labels, item_labels, False, "knn_accuracy")
+    if checks.check_size(k, "k of knn_accuracy") > values.shape[1]:
         raise ValueError(checks.message("k of knn_accuracy", f"at most {values.shape[1]}, the number of items", k))
     if np.isnan(values).any():
         raise ValueError(checks.message("matrix of knn_accuracy", "numbers", "NaN"))
     nearest = items[np.argsort(values, axis=1, kind="stable")[:, :k]]
-    # Votes of the class of each of the k items; the first place with most of them decides.
+    # Votes for the class of each of the k items; the first place with most of them decides.
     votes = (nearest[:, :, None] == nearest[:, None, :]).sum(2)
     winners = nearest[np.arange(len(nearest)), votes.argmax(1)]
     return float(np.mean(winners == queries))
-
-
-# ---------------------------------------------------------------------- checks and blocks
 
 
 def _mean(values: NDArray[np.float64]) -> float:
@@ -259,39 +182,35 @@ def _score(
 ) -> dict[str, NDArray[np.float64]]:
     """Return every score of every query."""
     k = checks.check_size(k, f"k of {owner}")
-    values = _matrix(matrix, owner)
-    queries, items = _codes(values, query_labels, item_labels, exclude_self, owner)
+    values, queries, items = _checked(matrix, query_labels, item_labels, exclude_self, owner)
     relevant = np.bincount(items, minlength=queries.max() + 1)[queries] - int(exclude_self)
     if not relevant.any():
         must = "such that some query has an item of its own label"
         hint = "Check that both use the same names, and that the matrix has queries as rows."
         raise ValueError(checks.message(f"labels of {owner}", must, "no relevant item for any query", hint))
-    parts = [Scores.of(groups, k) for groups in tie_groups(values, queries, items, exclude_self, owner)]
+    blocks = [unscaled_scores(groups, k) for groups in tie_groups(values, queries, items, exclude_self, owner)]
+    sums = {name: np.concatenate([block[name] for block in blocks]) for name in blocks[0]}
     irrelevant = values.shape[1] - int(exclude_self) - relevant
     with np.errstate(invalid="ignore"):  # 0 / 0 is NaN: no such score
         return {
-            "map": np.concatenate([part.precisions for part in parts]) / relevant,
-            "auc": 1 - np.concatenate([part.misordered for part in parts]) / (relevant * irrelevant),
-            f"map@{k}": np.concatenate([part.precisions_at_k for part in parts]) / np.minimum(k, relevant),
-            f"recall@{k}": np.where(relevant > 0, np.concatenate([part.hit for part in parts]), np.nan),
-            "precision@1": np.where(relevant > 0, np.concatenate([part.first for part in parts]), np.nan),
+            "map": sums["precisions"] / relevant,
+            "auc": 1 - sums["misordered"] / (relevant * irrelevant),
+            f"map@{k}": sums["precisions at k"] / np.minimum(k, relevant),
+            f"recall@{k}": np.where(relevant > 0, sums["hit"], np.nan),
+            "precision@1": np.where(relevant > 0, sums["first"], np.nan),
         }
 
 
-def _matrix(matrix: Values, owner: str) -> Array:
+def _checked(
+    matrix: Values, query_labels: Values, item_labels: Values | None, exclude_self: bool, owner: str
+) -> tuple[Array, NDArray[np.intp], NDArray[np.intp]]:
+    """Return the matrix, and the labels of its rows and columns as integers."""
     values = to_array(matrix)
     if values.ndim != 2 or values.size == 0:
         must = "of shape (queries, items), neither of them empty"
         raise ValueError(checks.message(f"matrix of {owner}", must, values.shape, "Make it with divergence.pairwise."))
     if values.dtype.kind not in "biuf":
         raise TypeError(checks.message(f"matrix of {owner}", "of real numbers", f"dtype {values.dtype}"))
-    return values
-
-
-def _codes(
-    values: Array, query_labels: Values, item_labels: Values | None, exclude_self: bool, owner: str
-) -> tuple[NDArray[np.intp], NDArray[np.intp]]:
-    """Return the labels of rows and columns as numbers."""
     rows, columns = values.shape
     of_queries = to_labels(query_labels, "query_labels", owner)
     of_items = of_queries if item_labels is None else to_labels(item_labels, "item_labels", owner)
@@ -306,4 +225,4 @@ def _codes(
         must = "square, of at least two points with themselves and with the same labels, for exclude_self=True"
         got = f"{values.shape}" + (" with other labels" if rows == columns > 1 else "")
         raise ValueError(checks.message(f"matrix of {owner}", must, got))
-    return queries, items
+    return values, queries, items

@@ -1,30 +1,16 @@
-"""What diagnostics of a divergence return."""
+"""Results of the diagnostics of a divergence; ``print`` them to read them as text."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 
-__all__ = ["Conditioning", "Diagnosis", "TriangleViolations"]
-
 
 @dataclass(frozen=True)
 class TriangleViolations:
-    """How often and by how much D(a, c) > D(a, b) + D(b, c).
+    """The share of the triples with D(a, c) > D(a, b) + D(b, c), and by how much.
 
-    Attributes
-    ----------
-    share : float
-        Share of the triples that break the inequality.
-    mean_excess, max_excess : float
-        Mean and maximum over those of 1 - (D(a, b) + D(b, c)) / D(a, c): how much shorter the detour is, as a
-        share of the direct way, from 0 to 1. Both 0 where no triple breaks it.
-    triples : int
-        Triples looked at.
-
-    Examples
-    --------
-    >>> print(TriangleViolations(0.25, 0.1, 0.5, 1000))
-    The triangle inequality fails in 25 % of 1000 triples; there the detour is shorter by 10 % on average, 50 % at most.
+    The excess of such a triple is 1 - (D(a, b) + D(b, c)) / D(a, c): how much shorter the detour is, as a share of the
+    direct way. Mean and maximum are 0 if no triple violates the inequality.
     """
 
     share: float
@@ -44,20 +30,7 @@ class TriangleViolations:
 
 @dataclass(frozen=True)
 class Conditioning:
-    """Condition numbers of the Hessian of a potential over points.
-
-    Attributes
-    ----------
-    median, maximum : float
-        Of largest over smallest eigenvalue; infinite where the smallest is lost in rounding.
-    points : int
-        Points looked at.
-
-    Examples
-    --------
-    >>> print(Conditioning(12.0, 340.0, 100))
-    The potential bends 12 times as much in its steepest direction as in its flattest (median; at most 340 times).
-    """
+    """Condition numbers of the Hessian of a potential; infinite if the smallest eigenvalue is lost in rounding."""
 
     median: float
     maximum: float
@@ -75,31 +48,18 @@ class Conditioning:
 
 @dataclass(frozen=True)
 class Diagnosis:
-    """What ``diagnose`` found; ``print`` it for plain words.
+    """All diagnostics of a divergence at given points.
 
-    Attributes
-    ----------
-    name : str
-        The divergence.
-    points : int
-        Points given.
-    asymmetry : float
-        From 0, symmetric, to 1, one-sided.
-    triangle : TriangleViolations
-        How far from a metric.
-    conditioning : Conditioning or None
-        How evenly the potential bends; None where there is no potential.
-    dead_units : float or None
-        Share of the model that is idle; None where there are neither hidden units nor pieces.
-    unit : str
-        What `dead_units` counts: ``"hidden units"``, ``"pieces"``, or ``""``.
+    ``conditioning`` is None if there is no potential, ``dead_units`` if there are neither hidden units nor pieces;
+    ``unit`` says which of the two it counts.
 
     Examples
     --------
-    >>> print(Diagnosis("Euclidean", 50, 0.0, TriangleViolations(0.0, 0.0, 0.0, 1000), None, None, ""))
-    Euclidean at 50 points
-    Symmetric: D(x, y) = D(y, x) for all pairs looked at.
-    The triangle inequality holds in all 1000 triples looked at.
+    >>> print(Diagnosis("NBD", 50, 0.2, TriangleViolations(0.25, 0.1, 0.5, 99), Conditioning(12, 340, 9), None, ""))
+    NBD at 50 points
+    Not symmetric: D(x, y) and D(y, x) differ by 20 % of their sum on average (0 % is symmetric, 100 % one-sided).
+    The triangle inequality fails in 25 % of 99 triples; there the detour is shorter by 10 % on average, 50 % at most.
+    The potential bends 12 times as much in its steepest direction as in its flattest (median; at most 340 times).
     """
 
     name: str
@@ -119,9 +79,7 @@ class Diagnosis:
                 f"Not symmetric: D(x, y) and D(y, x) differ by {_percent(self.asymmetry)} of their sum on average "
                 "(0 % is symmetric, 100 % one-sided)."
             )
-        lines.append(str(self.triangle))
-        if self.conditioning is not None:
-            lines.append(str(self.conditioning))
+        lines += [str(part) for part in (self.triangle, self.conditioning) if part is not None]
         if self.dead_units is not None:
             idle = "never bend" if self.unit == "hidden units" else "are never the best"
             lines.append(f"{_percent(self.dead_units)} of the {self.unit} {idle} at these points.")

@@ -1,13 +1,13 @@
-r"""Groups of ties in a ranking, and the mean of each score over all orders of the items within them.
+r"""Groups of tied items in a ranking, and the mean of each score over all orders of the items within them.
 
-Take a group of t tied items, r of them relevant, that s items precede, q of them relevant. In a random order
-its i-th place holds a relevant item with probability r / t, and given that, (i - 1) (r - 1) / (t - 1) of the places
-before it in the group do so on average. With alpha = (r - 1) / (t - 1), or 0 for t = 1, its first m places add
+Take a group of t tied items, r of them relevant, preceded by s items, q of them relevant. In a random order its i-th
+place holds a relevant item with probability r / t; given that, (i - 1) (r - 1) / (t - 1) of the places before it in the
+group hold one on average. With alpha = (r - 1) / (t - 1), or 0 for t = 1, its first m places add
 
 .. math:: \frac rt \sum_{i=1}^m \frac{q + 1 + (i - 1) \alpha}{s + i}
           = \frac rt \Bigl[ (q + 1 - \alpha (s + 1)) \sum_{j=s+1}^{s+m} \frac1j + \alpha m \Bigr]
 
-to the sum of precisions at relevant places, which average precision is made of.
+to the sum of precisions at relevant places, of which average precision is made.
 """
 
 from __future__ import annotations
@@ -20,11 +20,9 @@ from numpy.typing import NDArray
 from scipy.special import gammaln
 
 from askew import checks
-from askew.metrics.arrays import Array
+from askew.metrics.inputs import Array
 
-__all__ = ["Scores", "TieGroups", "tie_groups"]
-
-# Entries of the matrix that are sorted at a time; temporaries take some 60 bytes for each.
+# Entries of the matrix to sort at a time; temporaries take about 60 bytes for each.
 BLOCK_ELEMENTS = 1 << 19
 
 Integers = NDArray[np.intp]
@@ -32,57 +30,52 @@ Integers = NDArray[np.intp]
 
 @dataclass(frozen=True)
 class TieGroups:
-    """The groups of equal values of some queries that hold a relevant item, in order of query and value."""
+    """Groups of equal values that hold a relevant item, in order of query and value."""
 
     queries: int
-    query: Integers  # which query a group is of
-    before: Integers  # s, items before it
+    query: Integers  # the query of each group
+    before: Integers  # s
     relevant_before: Integers  # q
     size: Integers  # t
     relevant: Integers  # r
 
     def total(self, of_groups: NDArray[np.float64]) -> NDArray[np.float64]:
-        """Return the sum over the groups of each query."""
+        """Return the sum over the groups of each query, ``(groups,) -> (queries,)``."""
         return np.bincount(self.query, of_groups, self.queries).astype(np.float64, copy=False)
 
     def precisions(self, places: int) -> NDArray[np.float64]:
-        """Return the expected sum of precisions at relevant places, up to a place, for each query."""
-        seen = np.clip(places - self.before, 0, self.size)
-        some = seen > 0
-        s, q, t, r, m = (a[some] for a in (self.before, self.relevant_before, self.size, self.relevant, seen))
+        """Return the expected sum of precisions at the relevant ones of the first places, for each query."""
+        counted = np.clip(places - self.before, 0, self.size)
+        reached = counted > 0
+        s, q, t, r, m = (a[reached] for a in (self.before, self.relevant_before, self.size, self.relevant, counted))
         alpha = (r - 1) / np.maximum(t - 1, 1)
         # Sums of 1 / j over the places of each group, not differences of harmonic numbers, which cancel.
         ends = np.cumsum(m)
         places_of_groups = np.arange(m.sum()) - np.repeat(ends - m - s, m) + 1
         inverse = np.add.reduceat(1 / places_of_groups, ends - m) if m.size else np.zeros(0)
         result = np.zeros(self.query.size)
-        result[some] = r / t * ((q + 1 - alpha * (s + 1)) * inverse + alpha * m)
+        result[reached] = r / t * ((q + 1 - alpha * (s + 1)) * inverse + alpha * m)
         return self.total(result)
 
 
-@dataclass(frozen=True)
-class Scores:
-    """Unscaled scores of some queries, one entry for each."""
-
-    precisions: NDArray[np.float64]
-    precisions_at_k: NDArray[np.float64]
-    misordered: NDArray[np.float64]
-    hit: NDArray[np.float64]
-    first: NDArray[np.float64]
-
-    @classmethod
-    def of(cls, groups: TieGroups, k: int) -> Scores:
-        """Return the scores of a block of queries."""
-        s, t, r = groups.before, groups.size, groups.relevant
-        # An irrelevant item is in the wrong order if it is before a relevant one, and half of it if beside.
-        misordered = r * ((s - groups.relevant_before) + (t - r) / 2)
-        last = int((s + t).max()) if t.size else 1
-        # What happens in the first group that has a relevant item decides whether one is in the first k.
-        leading = np.flatnonzero(groups.relevant_before == 0)
-        hit, first = np.zeros(groups.queries), np.zeros(groups.queries)
-        hit[groups.query[leading]] = 1 - _none_drawn(t[leading], r[leading], np.clip(k - s[leading], 0, t[leading]))
-        first[groups.query[leading]] = np.where(s[leading] == 0, r[leading] / t[leading], 0)
-        return cls(groups.precisions(last), groups.precisions(k), groups.total(misordered), hit, first)
+def unscaled_scores(groups: TieGroups, k: int) -> dict[str, NDArray[np.float64]]:
+    """Return sums and probabilities that the scores of a block of queries are made of, one entry for each query."""
+    s, t, r = groups.before, groups.size, groups.relevant
+    # An irrelevant item is in the wrong order if it precedes a relevant one, and half of it if they are tied.
+    misordered = r * ((s - groups.relevant_before) + (t - r) / 2)
+    last = int((s + t).max()) if t.size else 1
+    # The first group that has a relevant item decides whether one is in the first k places.
+    leading = np.flatnonzero(groups.relevant_before == 0)
+    hit, first = np.zeros(groups.queries), np.zeros(groups.queries)
+    hit[groups.query[leading]] = 1 - _none_drawn(t[leading], r[leading], np.clip(k - s[leading], 0, t[leading]))
+    first[groups.query[leading]] = np.where(s[leading] == 0, r[leading] / t[leading], 0)
+    return {
+        "precisions": groups.precisions(last),
+        "precisions at k": groups.precisions(k),
+        "misordered": groups.total(misordered),
+        "hit": hit,
+        "first": first,
+    }
 
 
 def _none_drawn(t: Integers, r: Integers, m: Integers) -> NDArray[np.float64]:
@@ -96,7 +89,7 @@ def _none_drawn(t: Integers, r: Integers, m: Integers) -> NDArray[np.float64]:
 def tie_groups(
     values: Array, queries: Integers, items: Integers, exclude_self: bool, owner: str
 ) -> Iterator[TieGroups]:
-    """Sort the rows of the matrix in blocks, and yield the groups of ties of each block."""
+    """Sort the rows of the matrix in blocks and yield the tie groups of each block."""
     step = max(1, BLOCK_ELEMENTS // values.shape[1])
     for start in range(0, values.shape[0], step):
         block = values[start : start + step]
@@ -104,21 +97,24 @@ def tie_groups(
         if exclude_self:
             others = np.arange(values.shape[1]) != own
             block = block[others].reshape(block.shape[0], -1)
-        if block.dtype.kind == "f":
-            _check_no_nan(block, own, exclude_self, owner)
+        if block.dtype.kind == "f" and np.isnan(block).any():
+            row, column = (int(i) for i in np.argwhere(np.isnan(block))[0])
+            place = f"matrix[{start + row}, {column + int(exclude_self and column >= start + row)}] = nan"
+            hint = "NaN cannot be ranked: look for NaN in the points or an overflow in the divergence."
+            raise ValueError(checks.message(f"matrix of {owner}", "without NaN", place, hint))
         order = np.argsort(block, axis=1)
         block = np.take_along_axis(block, order, axis=1)
         if exclude_self:
-            order += order >= own  # columns from the own one on moved up
+            order += order >= own  # columns after the diagonal have moved up by one
         yield _groups_of(block, items[order] == queries[own])
 
 
 def _groups_of(ordered: Array, relevant: NDArray[np.bool_]) -> TieGroups:
-    """Return the groups of ties in sorted rows, ``(queries, items)`` both."""
+    """Return the tie groups of sorted rows; values and relevance are ``(queries, items)``."""
     starts_here = np.ones(ordered.shape, dtype=bool)
     np.not_equal(ordered[:, 1:], ordered[:, :-1], out=starts_here[:, 1:])
     starts = np.flatnonzero(starts_here)
-    # Relevant items before each place of the flattened block; groups do not reach over the end of a row.
+    # Relevant items before each place of the flattened block; no group crosses the end of a row.
     running = np.zeros(ordered.size + 1, dtype=np.intp)
     np.cumsum(relevant, out=running[1:])
     ends = np.append(starts[1:], ordered.size)
@@ -126,21 +122,4 @@ def _groups_of(ordered: Array, relevant: NDArray[np.bool_]) -> TieGroups:
     kept = counts > 0
     starts, size, counts = starts[kept], (ends - starts)[kept], counts[kept]
     query, before = np.divmod(starts, ordered.shape[1])
-    return TieGroups(
-        queries=ordered.shape[0],
-        query=query,
-        before=before,
-        relevant_before=running[starts] - running[starts - before],
-        size=size,
-        relevant=counts,
-    )
-
-
-def _check_no_nan(block: Array, own: Integers, exclude_self: bool, owner: str) -> None:
-    missing = np.isnan(block)
-    if missing.any():
-        row, column = (int(i) for i in np.argwhere(missing)[0])
-        query = int(own[row, 0])
-        place = column + int(exclude_self and column >= query)
-        hint = "NaN cannot be ranked: look for NaN in the points or an overflow in the divergence."
-        raise ValueError(checks.message(f"matrix of {owner}", "without NaN", f"matrix[{query}, {place}] = nan", hint))
+    return TieGroups(ordered.shape[0], query, before, running[starts] - running[starts - before], size, counts)

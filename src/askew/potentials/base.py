@@ -70,19 +70,19 @@ class Potential(Rebuildable, ABC):
 
     def forward(self, x: Tensor) -> Tensor:
         """Return phi(x): ``(..., dim) -> (...)``."""
-        return self.compute_value(self._checked(x, boundary=self.boundary))
+        return self.compute_value(self.checked(x, boundary=self.boundary))
 
     def gradient(self, x: Tensor) -> Tensor:
         """Return the gradient of phi: ``(..., dim) -> (..., dim)``."""
-        return self.compute_gradient(self._checked(x))
+        return self.compute_gradient(self.checked(x))
 
     def value_and_gradient(self, x: Tensor) -> tuple[Tensor, Tensor]:
         """Return phi(x) and its gradient from one pass."""
-        return self.compute_value_and_gradient(self._checked(x))
+        return self.compute_value_and_gradient(self.checked(x))
 
     def hessian(self, x: Tensor) -> Tensor:
         """Return the second derivatives of phi: ``(..., dim) -> (..., dim, dim)``."""
-        return self.compute_hessian(self._checked(x))
+        return self.compute_hessian(self.checked(x))
 
     def divergence(self, x: Tensor, y: Tensor) -> Tensor:
         """Return phi(x) - phi(y) - <grad phi(y), x - y> in a form that does not cancel."""
@@ -175,13 +175,22 @@ class Potential(Rebuildable, ABC):
         """Return which points lie inside the domain: ``(..., dim) -> (...)``."""
         return self.domain.contains(x)
 
+    def compute_curvatures(self, x: Tensor) -> Tensor | None:
+        """Return the diagonal of the Hessian if phi is a sum over coordinates, ``(n, dim) -> (n, dim)``, else None."""
+        return None
+
+    def slope_ranges(self, x: Tensor) -> list[Tensor]:
+        """Return how much the derivative of each hidden unit changes over points, one tensor for each network."""
+        return []
+
     def _search_start(self, g: Tensor) -> Tensor:
         """Return where Newton's method begins if the caller gives no better place."""
         return torch.zeros_like(g)
 
     # ------------------------------------------------------------------ checks
 
-    def _checked(self, x: Tensor, *, boundary: bool = False) -> Tensor:
+    def checked(self, x: Tensor, *, boundary: bool = False) -> Tensor:
+        """Return points if they lie inside the domain or, with ``boundary``, on its boundary."""
         owner = type(self).__name__
         x = checks.check_points(x, self.dim, "x", owner)
         if self.domain is not REAL and checks.inspectable(x):

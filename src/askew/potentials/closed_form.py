@@ -55,7 +55,7 @@ class Separable(ClosedForm):
         """Return the function of each coordinate."""
 
     @abstractmethod
-    def _curvatures(self, x: Tensor) -> Tensor:
+    def compute_curvatures(self, x: Tensor) -> Tensor:
         """Return the second derivative of each coordinate."""
 
     @abstractmethod
@@ -69,7 +69,7 @@ class Separable(ClosedForm):
         return self._divergences(x, y, h).sum(-1)
 
     def compute_hessian(self, x: Tensor) -> Tensor:
-        return torch.diag_embed(self._curvatures(x))
+        return torch.diag_embed(self.compute_curvatures(x))
 
 
 class Quadratic(ClosedForm):
@@ -185,7 +185,7 @@ class NegativeEntropy(Separable):
     def compute_gradient(self, x: Tensor) -> Tensor:
         return x.log()
 
-    def _curvatures(self, x: Tensor) -> Tensor:
+    def compute_curvatures(self, x: Tensor) -> Tensor:
         return x.reciprocal()
 
     def _divergences(self, x: Tensor, y: Tensor, h: Tensor) -> Tensor:
@@ -232,7 +232,7 @@ class Burg(Separable):
     def compute_gradient(self, x: Tensor) -> Tensor:
         return -x.reciprocal()
 
-    def _curvatures(self, x: Tensor) -> Tensor:
+    def compute_curvatures(self, x: Tensor) -> Tensor:
         return x.reciprocal().square()
 
     def _divergences(self, x: Tensor, y: Tensor, h: Tensor) -> Tensor:
@@ -279,7 +279,7 @@ class FermiDirac(Separable):
     def compute_gradient(self, x: Tensor) -> Tensor:
         return kernels.log_ratio(x, 1 - x, 2 * x - 1)
 
-    def _curvatures(self, x: Tensor) -> Tensor:
+    def compute_curvatures(self, x: Tensor) -> Tensor:
         return (x * (1 - x)).reciprocal()
 
     def _divergences(self, x: Tensor, y: Tensor, h: Tensor) -> Tensor:
@@ -324,7 +324,7 @@ class Exponential(Separable):
     def compute_gradient(self, x: Tensor) -> Tensor:
         return x.exp()
 
-    def _curvatures(self, x: Tensor) -> Tensor:
+    def compute_curvatures(self, x: Tensor) -> Tensor:
         return x.exp()
 
     def _divergences(self, x: Tensor, y: Tensor, h: Tensor) -> Tensor:
@@ -374,7 +374,7 @@ class PowerNorm(Separable):
     def compute_gradient(self, x: Tensor) -> Tensor:
         return self.p * kernels.signed_power(x, self.p - 1)
 
-    def _curvatures(self, x: Tensor) -> Tensor:
+    def compute_curvatures(self, x: Tensor) -> Tensor:
         return self.p * (self.p - 1) * x.abs() ** (self.p - 2)
 
     def _divergences(self, x: Tensor, y: Tensor, h: Tensor) -> Tensor:

@@ -85,9 +85,9 @@ class Sum(Potential):
         usable = torch.isfinite(starts).all(-1, keepdim=True)
         return torch.where(usable, starts, 0).sum(0) / usable.sum(0).clamp(min=1)
 
-    def _checked(self, x: Tensor, *, boundary: bool = False) -> Tensor:
+    def checked(self, x: Tensor, *, boundary: bool = False) -> Tensor:
         for member in self._members:
-            member._checked(x, boundary=boundary)
+            member.checked(x, boundary=boundary)
         return x
 
     def check_domain(self, x: Tensor, y: Tensor) -> None:
@@ -96,6 +96,9 @@ class Sum(Potential):
 
     def contains(self, x: Tensor) -> Tensor:
         return torch.stack([member.contains(x) for member in self._members]).all(0)
+
+    def slope_ranges(self, x: Tensor) -> list[Tensor]:
+        return [change for member in self._members for change in member.slope_ranges(x)]
 
 
 class Scaled(Potential):
@@ -158,14 +161,17 @@ class Scaled(Potential):
     def _search_start(self, g: Tensor) -> Tensor:
         return self.potential._search_start(g / self.factor)
 
-    def _checked(self, x: Tensor, *, boundary: bool = False) -> Tensor:
-        return self.potential._checked(x, boundary=boundary)
+    def checked(self, x: Tensor, *, boundary: bool = False) -> Tensor:
+        return self.potential.checked(x, boundary=boundary)
 
     def check_domain(self, x: Tensor, y: Tensor) -> None:
         self.potential.check_domain(x, y)
 
     def contains(self, x: Tensor) -> Tensor:
         return self.potential.contains(x)
+
+    def slope_ranges(self, x: Tensor) -> list[Tensor]:
+        return self.potential.slope_ranges(x)
 
 
 class AffinePrecomposed(Potential):
@@ -252,11 +258,11 @@ class AffinePrecomposed(Potential):
         first, second = (image - offset) @ inverse.mT, (centre - offset) @ inverse.mT
         return torch.where(self.contains(first).unsqueeze(-1), first, second)
 
-    def _checked(self, x: Tensor, *, boundary: bool = False) -> Tensor:
-        super()._checked(x)
+    def checked(self, x: Tensor, *, boundary: bool = False) -> Tensor:
+        super().checked(x)
         if _limited(self.potential) and checks.inspectable(x):
             with _about_images():
-                self.potential._checked(self._image(x), boundary=boundary)
+                self.potential.checked(self._image(x), boundary=boundary)
         return x
 
     def check_domain(self, x: Tensor, y: Tensor) -> None:
@@ -266,6 +272,9 @@ class AffinePrecomposed(Potential):
 
     def contains(self, x: Tensor) -> Tensor:
         return torch.isfinite(x).all(-1) & self.potential.contains(self._image(x))
+
+    def slope_ranges(self, x: Tensor) -> list[Tensor]:
+        return self.potential.slope_ranges(self._image(x))
 
 
 def _total(terms: list[Tensor]) -> Tensor:

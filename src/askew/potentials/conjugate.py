@@ -76,6 +76,11 @@ class Conjugate(Potential):
     def compute_inverse_gradient(self, g: Tensor, start: Tensor | None) -> InverseGradient:
         return InverseGradient(self.potential.compute_gradient(g), g.new_zeros(g.shape[:-1]), 0)
 
+    def slope_ranges(self, x: Tensor) -> list[Tensor]:
+        # Gradients of a potential without hidden units need not be inverted.
+        hidden = any(True for _ in self.potential.parameters())
+        return self.potential.slope_ranges(self.gradient(x)) if hidden else []
+
 
 # ---------------------------------------------------------------------- differentiable inverse gradients
 

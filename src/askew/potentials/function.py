@@ -201,7 +201,7 @@ def check_convexity(potential: Potential, points: Tensor, samples: int = 1000, s
     False
     """
     checks.check_size(samples, "samples of check_convexity")
-    points = potential._checked(points).detach()
+    points = potential.checked(points).detach()
     if points.ndim != 2 or points.shape[0] == 0:
         must = f"of shape (n, {potential.dim}) with n > 0"
         raise ValueError(checks.message("points of check_convexity", must, tuple(points.shape)))

@@ -224,5 +224,8 @@ class ICNN(Potential):
             hessian = hessian * self.inverse_spread * self.inverse_spread[:, None]
         return hessian.reshape(*x.shape, self.dim)
 
+    def slope_ranges(self, x: Tensor) -> list[Tensor]:
+        return [term.slope_ranges(self._rows(x)) for term in self.terms if isinstance(term, Network)]
+
     def _search_start(self, g: Tensor) -> Tensor:
         return self.shift.expand_as(g).clone() if self.calibrated else torch.zeros_like(g)

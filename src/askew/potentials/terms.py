@@ -23,6 +23,8 @@ from askew.potentials.activations import ACTIVATIONS, Activation, Squareplus, St
 
 __all__ = ["NONNEGATIVE", "Atoms", "Network", "Quadratic", "Term"]
 
+# Points to evaluate hidden units at together.
+BLOCK_ROWS = 4096
 # Ways to make a raw parameter non-negative, and the raw value that gives a wanted weight.
 NONNEGATIVE: dict[str, tuple[Callable[[Tensor], Tensor], Callable[[Tensor], Tensor]]] = {
     "softplus": (nn.functional.softplus, lambda weight: weight + torch.log(-torch.expm1(-weight.clamp_min(1e-6)))),
@@ -113,6 +115,17 @@ class Network(Term):
         weights = self.weights()
         _, bases, adjoints = residual.base_point(self.activation, v, weights)
         return residual.change(self.activation, bases, adjoints, h, weights)
+
+    def slope_ranges(self, v: Tensor) -> Tensor:
+        """Return how much the derivative of each hidden unit changes over points, ``(units,)``."""
+        weights, activation = self.weights(), self.activation
+        low, high = [], []
+        for block in v.split(BLOCK_ROWS):
+            _, bases, _ = residual.base_point(activation, block, weights)
+            slopes = torch.cat([activation.slope(b) for b in bases], 1) * activation.gain
+            low.append(slopes.amin(0))
+            high.append(slopes.amax(0))
+        return torch.stack(high).amax(0) - torch.stack(low).amin(0)
 
     def hessian(self, v: Tensor) -> Tensor:
         weights = self.weights()
