@@ -119,7 +119,7 @@ def _numbers(targets: Values, predictions: Values, owner: str, fewest: int) -> l
             raise TypeError(checks.message(f"{name} of {owner}", "real numbers", f"dtype {array.dtype}"))
         arrays.append(array.astype(np.float64))
         checks.check_finite(torch.from_numpy(arrays[-1]), name, owner)
-    _check_same_shape(*arrays, "targets", "predictions", owner)
+    _check_same_shape(arrays[0], arrays[1], "targets", "predictions", owner)
     if arrays[0].size < fewest:
         raise ValueError(checks.message(f"targets of {owner}", f"at least {fewest} values", arrays[0].size))
     return arrays
