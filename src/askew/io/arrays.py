@@ -39,15 +39,8 @@ DAMAGE = (
 def read_array(path: str | os.PathLike[str]) -> Array:
     """Return the array of a ``.npy`` file, mapped into memory, so that only what is used takes any.
 
-    Parameters
-    ----------
-    path
-        The file; it must hold exactly the bytes that its header declares.
-
-    Raises
-    ------
-    ValueError
-        If it is no such file, or holds Python objects. The message says only what is wrong, not in which file.
+    The file must hold exactly the bytes that its header declares, and no Python objects. The message of the ValueError
+    says what is wrong, not in which file.
 
     Examples
     --------
@@ -65,20 +58,10 @@ def read_array(path: str | os.PathLike[str]) -> Array:
 
 
 def read_arrays(path: str | os.PathLike[str]) -> dict[str, Array]:
-    """Return the arrays of a ``.npz`` file by their names.
+    """Return the arrays of a ``.npz`` file, plain or compressed, by their names.
 
-    An archive whose members say that they unpack to more than compression can have saved is refused before anything
-    is unpacked.
-
-    Parameters
-    ----------
-    path
-        The file, plain or compressed.
-
-    Raises
-    ------
-    ValueError
-        If it is no such file, or holds Python objects. The message says only what is wrong, not in which file.
+    An archive whose members declare more than compression can have saved is refused before anything is unpacked. The
+    message of the ValueError says what is wrong, not in which file.
 
     Examples
     --------
@@ -151,19 +134,9 @@ def _header(file: BinaryIO, length: int) -> tuple[tuple[int, ...], Any, np.dtype
 
 
 def group_rows(file: Any) -> list[int]:
-    """Return the number of rows that each row group of an open Parquet file declares.
+    """Return the number of rows that each row group of an open ``pyarrow.parquet.ParquetFile`` declares.
 
-    The total number of rows that a file declares is ignored, as it is by readers.
-
-    Parameters
-    ----------
-    file
-        A ``pyarrow.parquet.ParquetFile``.
-
-    Raises
-    ------
-    ValueError
-        If a number is below zero. The message says only what is wrong, not in which file.
+    The total number of rows that a file declares is ignored, as readers ignore it.
     """
     counts = [int(file.metadata.row_group(number).num_rows) for number in range(file.metadata.num_row_groups)]
     if min(counts, default=0) < 0:

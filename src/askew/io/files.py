@@ -1,4 +1,4 @@
-"""Files that are whole or absent: written aside and renamed, read with checks."""
+"""Files that are whole or absent: written under another name and renamed, checked when read."""
 
 from __future__ import annotations
 
@@ -50,20 +50,10 @@ def version() -> str:
 
 @contextlib.contextmanager
 def atomic_write(path: str | os.PathLike[str]) -> Iterator[Path]:
-    """Give a temporary file beside ``path`` that replaces it once the block has ended without an error.
+    """Give a temporary path that replaces ``path`` once the block has ended without an error.
 
-    After an error, or if the process is killed at any moment, ``path`` is what it was before: the old file,
-    or none. The new one is flushed to the disk before it takes the name.
-
-    Parameters
-    ----------
-    path
-        Where the file is wanted; its folder must exist. A symbolic link is followed.
-
-    Yields
-    ------
-    Path
-        A file in the same folder that does not exist yet, to be written by the block.
+    After an error, or if the process is killed at any moment, ``path`` is the old file, or absent as before. The new
+    one is flushed to the disk before it is renamed. The folder must exist; a symbolic link is followed.
 
     Examples
     --------
@@ -89,7 +79,7 @@ def atomic_write(path: str | os.PathLike[str]) -> Iterator[Path]:
     except BaseException as error:
         with contextlib.suppress(OSError):
             temporary.unlink()
-        # The name of the temporary file, or none at all, tells nobody what could not be written.
+        # The name of the temporary file would not tell what could not be written.
         if isinstance(error, OSError) and error.errno and str(error.filename or temporary) == str(temporary):
             raise type(error)(error.errno, f"{str(path)!r} could not be written: {error.strerror}") from error
         raise
@@ -100,7 +90,6 @@ def atomic_write(path: str | os.PathLike[str]) -> Iterator[Path]:
 
 
 def _flush(path: Path, flags: int) -> None:
-    """Wait until a file, or the names in a folder, are on the disk."""
     descriptor = os.open(path, flags)
     try:
         os.fsync(descriptor)
@@ -116,15 +105,8 @@ def save_tensors(
 ) -> None:
     """Write named tensors and a description of them as one safetensors file, all or nothing.
 
-    Parameters
-    ----------
-    path
-        Of the file; its folder must exist.
-    tensors
-        Of any shape, device and layout in memory; also views of each other, which become copies.
-    description
-        Values that JSON can hold, among them ``kind``, a string that :func:`load_tensors` asks for. The
-        version of the format, the version of askew and a checksum are added.
+    Tensors may be views of each other, which become copies. The description is JSON with a string under ``kind``, which
+    :func:`load_tensors` asks for; the versions of format and askew and a checksum are added.
 
     Examples
     --------
@@ -180,29 +162,17 @@ def checksum(header: object, tensors: Mapping[str, Tensor] | None = None) -> str
 def load_tensors(
     path: str | os.PathLike[str], kind: str, mapped: bool = False
 ) -> tuple[dict[str, Tensor], dict[str, Any]]:
-    """Read a file of :func:`save_tensors`, and refuse one that is not exactly what was written.
+    """Read tensors and description of a file of :func:`save_tensors`; anything but what was written is an error.
 
-    Parameters
-    ----------
-    path
-        Of the file.
-    kind
-        What must be inside, such as ``"checkpoint"``.
-    mapped
-        Leave the numbers in the file, mapped into memory, so that only what is used takes any. The file must not be
-        changed in place as long as they are used; it may be replaced or removed.
-
-    Returns
-    -------
-    tuple
-        The tensors by name, in main memory, and the description with ``kind``, ``format`` and ``askew``.
+    With ``mapped`` the numbers stay in the file, mapped into memory, and only what is used takes any. The file may then
+    be replaced or removed, but not changed in place.
 
     Raises
     ------
     FileNotFoundError
         If there is no such file.
     ValueError
-        If it is cut short, damaged, of another program, of another kind or of a newer askew.
+        If it is truncated, damaged, of another program, of another kind or of a newer askew.
 
     Examples
     --------
@@ -218,8 +188,7 @@ def load_tensors(
             text = (file.metadata() or {}).get(HEADER)
             if text is None:
                 got = "a safetensors file of another program"
-                hint = "Weights of an encoder are read by askew.encoders.load_weights."
-                raise ValueError(checks.message(shown, "a file written by askew", got, hint))
+                raise ValueError(checks.message(shown, "a file written by askew", got))
             description = check_description(read_json(text, shown), shown, kind)
             tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
             if not mapped:  # copies stay right if the file is changed later
@@ -229,7 +198,7 @@ def load_tensors(
     except RuntimeError:
         if Path(path).is_file():
             raise
-        # Removed since: torch opens the file a second time, and says it in this way.
+        # Removed meanwhile: torch opens the file a second time.
         raise FileNotFoundError(checks.message("path", "an askew file", shown)) from None
     if description.pop("checksum", None) != checksum(description, tensors):
         raise ValueError(damaged(shown, "its checksum does not fit"))
@@ -282,18 +251,17 @@ def read_json(text: str | bytes, shown: str) -> object:
 
 
 def _inside(node: object) -> Iterable[object]:
-    """Return what a value of JSON holds that may hold something itself."""
     if isinstance(node, (dict, list)):
         return [item for item in (node.values() if isinstance(node, dict) else node) if isinstance(item, (dict, list))]
     return ()
 
 
-# Signs that no text may hold: controls, halves of a pair, and what Unicode keeps for itself.
+# Characters that no text file may hold: controls, surrogates, and noncharacters.
 UNPRINTABLE = re.compile(r"[\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f\ud800-\udfff\ufffe\uffff]")
 
 
 def printable(text: str) -> str:
-    r"""Return text with the sign for an unknown one in place of signs that no file of text may hold.
+    r"""Replace characters that no text file may hold by the replacement character.
 
     Examples
     --------

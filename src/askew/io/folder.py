@@ -55,8 +55,8 @@ class FolderFormat:
 
     @property
     def article(self) -> str:
-        """The kind with its article, for messages."""
-        return f"an {self.kind}" if self.kind[0] in "aeiou" else f"a {self.kind}"
+        """The article of the kind, for messages."""
+        return "an" if self.kind[0] in "aeiou" else "a"
 
     def is_part(self, name: object) -> bool:
         """Return whether a name can be that of a part."""
@@ -88,7 +88,7 @@ def write_folder(
             _write(form, place, write, alone)
     except OSError as error:
         got = f"{str(folder)!r} ({error})"
-        hint = f"{form.article.capitalize()} that was there before is untouched."
+        hint = f"{form.article.capitalize()} {form.kind} that was there before is untouched."
         raise type(error)(checks.message("folder", "one that can be written to", got, hint)) from error
 
 
@@ -128,7 +128,7 @@ def old_parts(form: FolderFormat, folder: Path) -> set[str]:
     try:
         names = set(form.parts(check_description(read_json(path.read_bytes(), shown), shown, form.kind)))
     except (ValueError, KeyError, TypeError, AttributeError):
-        must = f"without {'an' if form.article.startswith('an') else 'a'} {form.description} that askew did not write"
+        must = f"without {form.article} {form.description} that askew did not write"
         hint = "Choose another folder, or remove the file."
         raise ValueError(checks.message("folder", must, shown, hint)) from None
     return {str(name) for name in names if form.is_part(name)}
@@ -137,19 +137,12 @@ def old_parts(form: FolderFormat, folder: Path) -> set[str]:
 def read_description(form: FolderFormat, folder: str | os.PathLike[str], writer: str) -> Content:
     """Return the checked content of a description, without its checksum.
 
-    Parameters
-    ----------
-    form
-        What the folder must hold.
-    folder
-        Where it is.
-    writer
-        The function that writes such folders, for the error of a folder without a description.
+    ``writer`` is the function that writes such folders, for the error of a folder without a description.
     """
     path = Path(folder) / form.description
     shown = repr(str(path))
     if not path.is_file():
-        must = f"one that {writer} wrote, with {'an' if form.article.startswith('an') else 'a'} {form.description}"
+        must = f"one that {writer} wrote, with {form.article} {form.description}"
         raise FileNotFoundError(checks.message("folder", must, repr(str(folder))))
     description = check_description(read_json(path.read_bytes(), shown), shown, form.kind)
     if description.pop("checksum", None) != checksum(description):
@@ -184,19 +177,9 @@ def only_writer(folder: str | os.PathLike[str], names: str) -> Iterator[bool]:
     """Lock a folder while files that belong together are written to it; other processes that ask for it wait.
 
     The folder itself is locked (``flock``): no lock file stays behind, and the system releases the lock if the process
-    is killed. Readers do not ask for it. Temporary files that killed processes left behind are removed first.
-
-    Parameters
-    ----------
-    folder
-        An existing folder.
-    names
-        Regular expression for the names of the files; whoever writes them must ask for the folder.
-
-    Yields
-    ------
-    bool
-        Whether other writers really wait: not on Windows, and not on file systems that cannot lock folders.
+    is killed. Readers do not ask for it. Temporary files that killed processes left of ``names``, a regular expression,
+    are removed first. Yields whether other writers really wait: not on Windows, and not on file systems that cannot
+    lock folders.
 
     Examples
     --------
@@ -238,21 +221,9 @@ def _remove_leftovers(folder: Path, names: str) -> None:
 
 
 def writable_folder(folder: str | os.PathLike[str], what: str = "folder") -> Path:
-    """Create a folder if need be, and return it if files can be written to it.
+    """Create a folder if need be, and return it if files can be written to it; an OSError calls it ``what``.
 
     Call it before long work, so that nothing is lost at the end.
-
-    Parameters
-    ----------
-    folder
-        Where something is to be written later.
-    what
-        What errors call it.
-
-    Raises
-    ------
-    OSError
-        If nothing can be written there.
 
     Examples
     --------

@@ -150,21 +150,7 @@ def describe(module: nn.Module) -> dict[str, Any]:
 
     Classes of the library, your own subclasses of them and common layers are described by their name and constructor
     arguments. Any other module is described by its name alone, and marked: it must be passed when the model is built.
-
-    Parameters
-    ----------
-    module
-        A divergence, a potential, an encoder.
-
-    Returns
-    -------
-    dict
-        Class, source and arguments in the form of :func:`flatten`; modules among the arguments are described in place.
-
-    Raises
-    ------
-    TypeError
-        If an argument is something that JSON cannot hold, such as a Python function.
+    An argument that JSON cannot hold, such as a Python function, is a TypeError.
 
     Examples
     --------
@@ -235,8 +221,8 @@ def build(
 ) -> nn.Module:
     """Construct a module from its description and fill it with the tensors of its state dict.
 
-    Only modules of the class table are imported, and no more memory is taken than ``tensors`` have: the module is first
-    built on the meta device, and built for real only if all shapes agree.
+    No more memory is taken than ``tensors`` have: the module is first built on the meta device, and built for real only
+    if all shapes agree. A description or tensors that do not fit are a ValueError.
 
     Parameters
     ----------
@@ -248,11 +234,6 @@ def build(
         Stands for a module of a class that askew does not know, such as your own encoder. A copy of it is filled.
     classes
         Your own subclasses of the library's classes.
-
-    Raises
-    ------
-    ValueError
-        If the description or the tensors do not fit.
 
     Examples
     --------

@@ -1,4 +1,4 @@
-"""Nested Python values as tensors and JSON, and back again exactly."""
+"""Nested Python values as tensors and JSON, and back exactly."""
 
 from __future__ import annotations
 
@@ -19,24 +19,11 @@ __all__ = ["flatten", "unflatten"]
 
 
 def flatten(tree: object, special: Callable[[object], object] | None = None) -> tuple[dict[str, Tensor], Any]:
-    """Split nested Python values into tensors and a rest that JSON can hold.
+    """Split nested Python values into tensors by name and a rest for JSON; :func:`unflatten` takes both.
 
-    The tree may hold dicts (with keys that are strings, numbers or None), lists, tuples, numbers, strings,
-    None, tensors, arrays and scalars of numpy (also of strings, and object arrays of such values). A
-    tensor comes back without its gradient, in main memory once it has been in a file.
-
-    Parameters
-    ----------
-    tree
-        Such a value.
-    special
-        Asked first about every value: returns such a tree in place of those that only the caller knows, and
-        None of others.
-
-    Returns
-    -------
-    tuple
-        Tensors by name, and the rest, which names them. :func:`unflatten` takes both.
+    The tree may hold dicts (keys are strings, numbers or None), lists, tuples, numbers, strings, None, tensors, and
+    numpy arrays and scalars (also of strings, and object arrays of such values). ``special`` is asked first about every
+    value: it returns a tree in place of values that only the caller knows, and None for others.
 
     Examples
     --------
@@ -55,24 +42,9 @@ def flatten(tree: object, special: Callable[[object], object] | None = None) -> 
 
 
 def unflatten(tensors: Mapping[str, Tensor], rest: object, special: Callable[[Any], object] | None = None) -> Any:
-    """Put together what :func:`flatten` has split.
+    """Put together what :func:`flatten` has split; a rest that it cannot have made is a ValueError.
 
-    Parameters
-    ----------
-    tensors, rest
-        What it returned.
-    special
-        Turns a tree that the ``special`` of :func:`flatten` has returned back into what it stands for.
-
-    Returns
-    -------
-    object
-        The tree.
-
-    Raises
-    ------
-    ValueError
-        If the rest is not one that :func:`flatten` can have made, or names a tensor that is not there.
+    ``special`` turns a tree that the ``special`` of :func:`flatten` returned back into its value.
 
     Examples
     --------
@@ -143,7 +115,6 @@ class _Splitter:
         raise TypeError(checks.message(_place("array", path), must, array.dtype))
 
     def add(self, path: str, tensor: Tensor) -> str:
-        """Keep a tensor under a plain name of its own."""
         name = stem = re.sub(r"[^A-Za-z0-9_.-]", "_", path.lstrip("."))[:200] or "value"
         count = 1
         while name in self.tensors:
@@ -231,23 +202,12 @@ class _Joiner:
         return self.tensors[name]
 
 
-# Names of numbers that numpy knows.
 _DTYPE = re.compile(r"[<>|](b1|[iu][1248]|f[248])")
-# Of tensors that numpy has an equal of.
-_NUMERIC = (
-    torch.bool,
-    torch.uint8,
-    torch.uint16,
-    torch.uint32,
-    torch.uint64,
-    torch.int8,
-    torch.int16,
-    torch.int32,
-    torch.int64,
-    torch.float16,
-    torch.float32,
-    torch.float64,
-)
+# dtypes of tensors that numpy has as well.
+_NUMERIC = {
+    *(torch.bool, torch.uint8, torch.uint16, torch.uint32, torch.uint64),
+    *(torch.int8, torch.int16, torch.int32, torch.int64, torch.float16, torch.float32, torch.float64),
+}
 
 
 def _place(what: str, path: str) -> str:
@@ -259,6 +219,5 @@ def _unknown(node: object) -> str:
 
 
 def _short(value: object) -> str:
-    """Return what is wrong, short enough for a message."""
     text = repr(value)
     return text if len(text) <= 80 else f"{text[:77]}..."
