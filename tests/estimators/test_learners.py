@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+import copy
 import logging
+import pickle
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
+from sklearn.base import clone
 from sklearn.datasets import load_iris, make_classification
 from sklearn.exceptions import NotFittedError
 from torch import nn
@@ -89,6 +94,81 @@ def test_neighbors_are_the_nearest_training_points(learner: DivergenceLearner) -
         learner.kneighbors(n_neighbors=75)
 
 
+def test_neighbors_keep_their_index(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """It is built by the first call, and again only where the training points or the divergence have changed."""
+    built: list[int] = []
+
+    class Counting(askew.search.ExactIndex):
+        def add(self, items: Any, ids: Any = None) -> None:
+            built.append(len(items))
+            super().add(items, ids)
+
+    monkeypatch.setattr("askew.estimators.base.ExactIndex", Counting)
+    learner = DivergenceLearner("mahalanobis", None, steps=5, random_state=0).fit(X[TRAIN], LABELS[TRAIN])
+    first = learner.kneighbors(X[TEST], 3)
+    np.testing.assert_array_equal(learner.kneighbors(X[TEST], 3), first)
+    learner.kneighbors(n_neighbors=2)
+    assert built == [75]
+    # A copy, what was pickled and what was saved build their own; a clone is not fitted.
+    askew.save(learner, tmp_path)
+    for other in (copy.deepcopy(learner), pickle.loads(pickle.dumps(learner)), askew.load(tmp_path)):
+        assert "_index" not in vars(other)
+        np.testing.assert_array_equal(other.kneighbors(X[TEST], 3), first)
+    assert built == [75] * 4
+    assert not hasattr(clone(learner), "_index")
+    # Weights that were changed in place, another divergence, other points.
+    with torch.no_grad():
+        next(learner.divergence_.parameters())[0] += 1
+    changed = learner.kneighbors(X[TEST], 3)
+    assert not np.array_equal(changed, first)
+    np.testing.assert_allclose(changed[0], np.sort(learner.pairwise(X[TEST], X[TRAIN]), axis=1)[:, :3], rtol=1e-3)
+    learner.divergence_ = askew.make("euclidean", 4)
+    np.testing.assert_allclose(
+        learner.kneighbors(X[TEST], 3)[0], np.sort(learner.pairwise(X[TEST], X[TRAIN]), axis=1)[:, :3], rtol=1e-3
+    )
+    assert len(learner.fit(X, LABELS).kneighbors(n_neighbors=149)[0]) == 150
+    assert built == [75] * 6 + [150]
+
+
+def test_neighbors_in_several_threads(learner: DivergenceLearner) -> None:
+    expected = learner.kneighbors(X[TEST], 3)
+    other = copy.deepcopy(learner)
+    with ThreadPoolExecutor(4) as pool:
+        for found in pool.map(lambda _: other.kneighbors(X[TEST], 3), range(8)):
+            np.testing.assert_array_equal(found, expected)
+
+
+def test_a_fitted_learner_stands_for_its_divergence(learner: DivergenceLearner) -> None:
+    with pytest.raises(NotFittedError):
+        DivergenceNeighborsClassifier().as_divergence()
+    with pytest.raises(NotFittedError):
+        DivergenceLearner().as_divergence()
+    points = torch.from_numpy(X[TEST])
+    np.testing.assert_allclose(learner.as_divergence().pairwise(points, points).detach(), learner.pairwise(X[TEST]))
+
+
+def test_no_network_is_built_to_choose(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Only those that are trained: two to compare and one to keep; one where nothing is compared."""
+    made: list[str] = []
+
+    def counting(name: str, dim: int) -> askew.Divergence:
+        made.append(name)
+        return askew.make(name, dim)
+
+    monkeypatch.setattr("askew.estimators.base.make", counting)
+    DivergenceLearner("mahalanobis", steps=2).fit(X, LABELS)
+    assert len(made) == 3
+    DivergenceLearner("nbd", None, steps=2).fit(X, LABELS)
+    assert len(made) == 4
+
+
+def test_a_fit_that_fails_sets_no_attribute() -> None:
+    learner = DivergenceLearner("kl", None)
+    with pytest.raises(ValueError, match="positive domain"):
+        learner.fit(X - 3, LABELS)
+    assert [name for name in vars(learner) if name.endswith("_")] == ["n_features_in_"]
+
+
 def test_blocks_do_not_change_the_result(learner: DivergenceLearner, monkeypatch: pytest.MonkeyPatch) -> None:
     whole, nearest = learner.pairwise(X), learner.kneighbors(n_neighbors=4)
     monkeypatch.setattr("askew.estimators.base.BLOCK_ENTRIES", 1000)
@@ -142,12 +222,23 @@ def test_auto_takes_the_encoder_where_it_helps_and_says_so(caplog: pytest.LogCap
 
 
 def test_auto_leaves_the_encoder_out_where_it_does_not_help() -> None:
-    points = np.random.default_rng(0).normal(size=(120, 3))
-    labels = (points[:, 0] + 0.5 * points[:, 1] > 0).astype(int)
-    learner = DivergenceLearner(steps=60, random_state=1).fit(points, labels)
-    with_, without = learner.validation_["with encoder"], learner.validation_["without encoder"]
-    assert learner.choice_.startswith("no encoder" if without >= with_ else "encoder 'mlp'")
-    assert isinstance(learner.encoder_, nn.Sequential) == (with_ > without)
+    """Here all points of a class are equal, so every model ranks perfectly: the smaller one has to be taken."""
+    labels = np.repeat(np.arange(20), 5)
+    points = np.random.default_rng(0).normal(size=(20, 3))[labels]
+    learner = DivergenceLearner(steps=4, random_state=1).fit(points, labels)
+    assert learner.validation_ == {"without encoder": 1.0, "with encoder": 1.0}
+    assert learner.choice_.startswith("no encoder: mean average precision on 25 held-out rows")
+    assert not isinstance(learner.encoder_, nn.Sequential)
+
+
+def test_auto_leaves_the_encoder_out_where_it_harms() -> None:
+    """The divergence alone can be exactly the target; an encoder would have to become linear first."""
+    pairs = np.random.default_rng(0).normal(size=(400, 2, 3))
+    targets = ((pairs[:, 0] - pairs[:, 1]) ** 2).sum(1)
+    regressor = PairRegressor(steps=100, random_state=0).fit(pairs, targets)
+    assert regressor.validation_["with encoder"] > 3 * regressor.validation_["without encoder"]
+    assert regressor.choice_.startswith("no encoder: mean squared error on 80 held-out pairs")
+    assert not isinstance(regressor.encoder_, nn.Sequential)
 
 
 @pytest.mark.parametrize(

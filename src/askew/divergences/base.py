@@ -82,6 +82,8 @@ class Divergence(Rebuildable, ABC):
     root_triangle: bool = False
     reflexive: bool = True
     domain: Domain = REAL
+    # The peak that `fit` takes if it is not given one: the smallest of all parts of a model.
+    default_learning_rate: float = 3e-2
     # Looking for NaN in the result costs a few microseconds; the cheapest members go without.
     _checks_values: bool = True
     # Width of the widest temporary per pair, which decides how many pairs a block of `pairwise` has.

@@ -82,6 +82,8 @@ class Embedded(Divergence):
     torch.Size([3, 2])
     """
 
+    default_learning_rate = 1e-3  # encoders diverge at larger ones
+
     def __init__(self, encoder: nn.Module, divergence: Divergence) -> None:
         if not isinstance(encoder, nn.Module):
             raise TypeError(checks.message("encoder of Embedded", "a torch.nn.Module", type(encoder).__name__))

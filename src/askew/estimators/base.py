@@ -1,12 +1,12 @@
-"""What all learners share: the model they make, and what it can do once it is learned."""
+"""Base class of the learners: how a model is chosen and trained, and what a fitted learner can do."""
 
 from __future__ import annotations
 
 import copy
 import logging
 import math
-from collections.abc import Callable
-from typing import Any, ClassVar
+from abc import abstractmethod
+from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
 import torch
@@ -19,22 +19,35 @@ from torch import Tensor, nn
 from askew import checks
 from askew.checks import REAL
 from askew.divergences import CATALOGUE, Divergence, Embedded, make
-from askew.encoders import MLP, Standardize, encode, for_numpy
+from askew.encoders import MLP, Standardize, as_points, encode, for_numpy
 from askew.estimators.plans import Plan, mlp_activation
 from askew.search import ExactIndex
 from askew.training import History, TrainingDivergedError, fit
 
-__all__ = ["BaseLearner", "as_tensor", "distinct_rows"]
+__all__ = ["BaseLearner"]
 
 logger = logging.getLogger("askew")
 
-# Entries of the largest block of divergences that is made at a time.
+# Entries of the largest block of divergences that is computed at a time.
 BLOCK_ENTRIES = 1 << 24
 ENCODERS = ("auto", "mlp")
-# Features of the images under the encoder "mlp".
-IMAGE_FEATURES = 16
+# Features of the embeddings of the encoder "mlp".
+EMBEDDING_FEATURES = 16
+# Share of pairs and triplets that is held out to compare models on.
+HELD_OUT_SHARE = 0.2
 
 Floats = NDArray[np.float64]
+Encoder = str | nn.Module | None
+# Points, pairs or triplets, and what is known about them.
+Data = tuple[Tensor, ...]
+
+
+class _Choice(NamedTuple):
+    """The encoder that was chosen, why, and the scores that decided, if any."""
+
+    encoder: Encoder
+    reason: str
+    scores: dict[str, float]
 
 
 class BaseLearner(BaseEstimator):  # type: ignore[misc]
@@ -43,20 +56,20 @@ class BaseLearner(BaseEstimator):  # type: ignore[misc]
     Attributes
     ----------
     divergence_ : Divergence
-        The learned divergence between images of points, as :meth:`transform` returns them.
+        The learned divergence between embeddings of points, as :meth:`transform` returns them.
     encoder_ : torch.nn.Module
-        What maps points to their images: the scaling, and the encoder if there is one.
+        Maps points to their embeddings: the scaling, and the encoder if there is one.
     choice_ : str
-        In words, what was learned: with or without an encoder, and why.
+        A sentence about what was learned: with or without an encoder, and why.
     validation_ : dict
         The score on held-out data, without and with the encoder, where that decided.
     history_ : History
         The course of the training.
     points_ : array of shape (n, dim)
-        The points that were learned from, among which :meth:`kneighbors` searches. From pairs and triplets, those that
-        differ, in the order of their first appearance.
+        The points that were learned from, among which :meth:`kneighbors` searches. For pairs and triplets, the distinct
+        points in the order of their first appearance.
     items_ : array
-        Their images.
+        Their embeddings.
     """
 
     # What askew.save keeps of a fitted learner.
@@ -71,6 +84,12 @@ class BaseLearner(BaseEstimator):  # type: ignore[misc]
         "n_features_in_",
         "feature_names_in_",
     )
+    # What one row of the data is called, and how many rows are needed to hold some out.
+    _rows: ClassVar[str]
+    _rows_to_hold_out: ClassVar[int] = 200
+    # The score on held-out rows that decides on the encoder, and whether a smaller one is better.
+    _score_name: ClassVar[str]
+    _smaller_is_better: ClassVar[bool] = False
 
     def __init__(
         self,
@@ -99,9 +118,9 @@ class BaseLearner(BaseEstimator):  # type: ignore[misc]
 
     @property
     def model_(self) -> Embedded:
-        """The learned divergence between points as they come, ``D(encoder_(x), encoder_(y))``.
+        """The learned divergence between points, ``D(encoder_(x), encoder_(y))``.
 
-        It shares its weights with the learner: train a copy of it further, not itself.
+        It shares its weights with the learner: to train it further, copy it first.
         """
         check_is_fitted(self, "divergence_")
         return Embedded(self.encoder_, self.divergence_).eval()
@@ -111,19 +130,19 @@ class BaseLearner(BaseEstimator):  # type: ignore[misc]
         return self.model_
 
     def transform(self, X: ArrayLike) -> NDArray[Any]:
-        """Return the images of points, ``(n, dim) -> (n, out)``: what ``divergence_`` compares.
+        """Return the embeddings of points, ``(n, dim) -> (n, out)``, which ``divergence_`` compares.
 
-        ``divergence_.pairwise`` of two sets of images is :meth:`pairwise` of the points.
+        ``divergence_.pairwise`` of two sets of embeddings is :meth:`pairwise` of the points.
         """
-        return self._images(self._points(X)).numpy()
+        return self._embed(self._points(X)).numpy()
 
     def pairwise(self, A: ArrayLike, B: ArrayLike | None = None) -> NDArray[Any]:
         """Return the divergence D(a, b) of each row of A to each row of B, ``(n, dim), (m, dim) -> (n, m)``.
 
-        Without B it is A against itself. The matrix is not symmetric in general: rows are first.
+        Without B it is A against itself. The matrix is not symmetric in general: rows come first.
         """
-        first = self._images(self._points(A))
-        second = first if B is None else self._images(self._points(B))
+        first = self._embed(self._points(A))
+        second = first if B is None else self._embed(self._points(B))
         rows = max(1, BLOCK_ENTRIES // max(1, second.shape[0]))
         with torch.inference_mode():
             if first.shape[0] <= rows:
@@ -132,16 +151,17 @@ class BaseLearner(BaseEstimator):  # type: ignore[misc]
 
     def pair_distance(self, pairs: ArrayLike) -> NDArray[Any]:
         """Return the divergence of the first point of each pair to the second, ``(n, 2, dim) -> (n,)``."""
-        array = self._tuples(pairs, 2)
+        first, second = self._tuples(pairs, 2).unbind(1)
         with torch.inference_mode():
-            images = [self._images(as_tensor(array[:, i])) for i in range(2)]
-            values: Tensor = self.divergence_(*images)
+            values: Tensor = self.divergence_(self._embed(first), self._embed(second))
             return values.numpy()
 
     def kneighbors(
         self, X: ArrayLike | None = None, n_neighbors: int = 5, return_distance: bool = True
     ) -> tuple[NDArray[Any], NDArray[np.int64]] | NDArray[np.int64]:
         """Return the training points nearest to each query, by D(query, point), and their divergences.
+
+        The first call builds an index of the training points, which later calls use.
 
         Parameters
         ----------
@@ -150,7 +170,7 @@ class BaseLearner(BaseEstimator):  # type: ignore[misc]
         n_neighbors
             How many.
         return_distance
-            Whether to return the divergences too.
+            Whether to return the divergences as well.
 
         Returns
         -------
@@ -158,32 +178,49 @@ class BaseLearner(BaseEstimator):  # type: ignore[misc]
             Divergences in ascending order, and the numbers of rows of ``points_``.
         """
         check_is_fitted(self, "divergence_")
-        items = torch.from_numpy(self.items_)
-        queries = items if X is None else self._images(self._points(X))
-        checks.check_size(n_neighbors, f"n_neighbors of {type(self).__name__}.kneighbors")
-        there = items.shape[0] - (X is None)
-        if n_neighbors > there:
-            must = f"at most {there}, the number of training points to choose from"
-            raise ValueError(checks.message(f"n_neighbors of {type(self).__name__}.kneighbors", must, n_neighbors))
-        index = ExactIndex(self.divergence_)
-        index.add(items)
-        values, indices = index.search(queries, n_neighbors + (X is None))
-        if X is None:
-            values, indices = _without_itself(values, indices)
+        queries = None if X is None else self._points(X)
+        what = f"n_neighbors of {type(self).__name__}.kneighbors"
+        checks.check_size(n_neighbors, what)
+        available = len(self.items_) - (X is None)
+        if n_neighbors > available:
+            must = f"at most {available}, the number of training points to choose from"
+            raise ValueError(checks.message(what, must, n_neighbors))
+        values, indices = self._nearest(queries, n_neighbors)
         return (values, indices) if return_distance else indices
 
-    # ------------------------------------------------------------------ what comes in
+    def _nearest(self, queries: Tensor | None, count: int) -> tuple[NDArray[Any], NDArray[np.int64]]:
+        if queries is not None:
+            return self._item_index().search(self._embed(queries), count)
+        values, indices = self._item_index().search(torch.from_numpy(self.items_), count + 1)
+        itself = indices == np.arange(len(indices))[:, None]
+        itself[~itself.any(1), -1] = True  # points equal to it have crowded it out
+        return values[~itself].reshape(-1, count), indices[~itself].reshape(-1, count)
 
-    def _points(self, X: ArrayLike, reset: bool = False) -> Tensor:
+    def _item_index(self) -> ExactIndex:
+        """Return the index of the training points; it is built again if these or the divergence have changed."""
+        index: ExactIndex | None
+        items, divergence, index = self.__dict__.get("_index", (None, None, None))
+        same = items is self.items_ and divergence is self.divergence_
+        if index is None or not same or not _has_weights(index.divergence, divergence):
+            index = ExactIndex(self.divergence_)
+            index.add(torch.from_numpy(self.items_))
+            self._index = (self.items_, self.divergence_, index)
+        return index
+
+    def __getstate__(self) -> dict[str, Any]:
+        # Copies and pickles build their own index.
+        state: dict[str, Any] = super().__getstate__()
+        return {name: value for name, value in state.items() if name != "_index"}
+
+    # ------------------------------------------------------------------ input
+
+    def _points(self, X: ArrayLike) -> Tensor:
         """Return a table as float64 points after scikit-learn's checks."""
-        if not reset:
-            check_is_fitted(self, "divergence_")
-        array = validate_data(
-            self, for_numpy(X, f"X of {type(self).__name__}"), reset=reset, dtype=np.float64, order="C"
-        )
-        return as_tensor(array)
+        check_is_fitted(self, "divergence_")
+        whole = for_numpy(X, f"X of {type(self).__name__}")
+        return as_points(validate_data(self, whole, reset=False, dtype=np.float64, order="C"))
 
-    def _tuples(self, tuples: ArrayLike, size: int, reset: bool = False) -> Floats:
+    def _tuples(self, tuples: ArrayLike, size: int, reset: bool = False) -> Tensor:
         """Return pairs or triplets of points, ``(n, size, dim)``, as float64."""
         owner = type(self).__name__
         name = {2: "pairs", 3: "triplets"}[size]
@@ -203,177 +240,183 @@ class BaseLearner(BaseEstimator):  # type: ignore[misc]
         elif array.shape[2] != self.n_features_in_:
             must = f"of points with {self.n_features_in_} features, as in fit"
             raise ValueError(checks.message(f"{name} of {owner}", must, array.shape[2]))
-        return array
+        return as_points(array)
 
-    def _images(self, points: Tensor) -> Tensor:
-        check_is_fitted(self, "divergence_")
+    def _embed(self, points: Tensor) -> Tensor:
         return encode(self.encoder_, points)
 
-    # ------------------------------------------------------------------ learning
-
-    def _seed(self) -> int:
-        """Return the seed of this fit, as ``random_state`` says."""
-        return int(check_random_state(self.random_state).randint(2**31 - 1))
-
     def _check_choices(self) -> None:
-        """Raise if ``divergence`` or ``encoder`` is not one of those there are."""
+        """Raise if ``divergence`` or ``encoder`` is of another kind or unknown."""
         owner = type(self).__name__
         if not isinstance(self.divergence, Divergence):
             checks.check_name(self.divergence, CATALOGUE, f"divergence of {owner}")
         if self.encoder is not None and not isinstance(self.encoder, nn.Module):
             checks.check_name(self.encoder, ENCODERS, f"encoder of {owner}")
 
-    def _scaling(self, points: Tensor, encoder: str | nn.Module | None) -> nn.Module:
-        """Return what brings features to one scale; where that would leave a domain, points stay as they are."""
-        dim = points.shape[-1]
-        domain = self._probe(dim).domain if encoder is None else REAL
-        return Standardize(dim).fit(points) if self.scale and domain == REAL else Standardize(dim)
+    # ------------------------------------------------------------------ learning
 
-    def _named_divergence(self, dim: int) -> Divergence:
-        return self.divergence if isinstance(self.divergence, Divergence) else make(self.divergence, dim)
+    def _fit(self, data: Data) -> None:
+        """Choose a model, train it on all data and set the attributes of a fitted learner: all or, on an error, none.
 
-    def _probe(self, dim: int) -> Divergence:
-        """Return the divergence as it is before training, to ask for its promises; random numbers are put back."""
-        with torch.random.fork_rng(devices=[]):
-            return self._named_divergence(dim)
+        ``data`` are points ``(n, dim)`` or tuples of points ``(n, size, dim)``, and what is known about them.
+        """
+        points = data[0]
+        seed = int(check_random_state(self.random_state).randint(2**31 - 1))
+        choice = self._choose(data, seed)
+        scaling = self._scaling(points, choice.encoder)
+        model, history = self._learn((scaling(points), *data[1:]), choice.encoder, seed)
+        encoder, model = _split(scaling, model)
+        points = points if points.ndim == 2 else _distinct_rows(points.flatten(0, 1))
+        items = encode(encoder.eval(), points)
+        if model.eval().domain != REAL:  # nothing has checked the points yet where nothing was trained
+            with torch.inference_mode():
+                model(items, items)
+        self.encoder_, self.divergence_ = encoder, model
+        self.points_, self.items_ = points.numpy(), items.numpy()
+        self.history_, self.choice_, self.validation_ = history, choice.reason, choice.scores
+        self.__dict__.pop("_index", None)
+        logger.info("%s: %s", type(self).__name__, choice.reason)
 
-    def _untrained(self, dim: int, encoder: str | nn.Module | None, n: int) -> Divergence:
-        """Return a model of scaled points that is not trained yet, for n rows of data."""
-        owner = type(self).__name__
-        if encoder is None:
-            model = copy.deepcopy(self._named_divergence(dim))
-            if model.dim not in (None, dim):
-                raise ValueError(checks.message(f"divergence of {owner}", f"of dim {dim}, as the data", model.dim))
-            return model.to(torch.get_default_dtype())
-        if isinstance(encoder, nn.Module):
-            encoder = copy.deepcopy(encoder).to("cpu", torch.get_default_dtype()).eval()
-            with torch.no_grad():
-                out = encoder(torch.zeros(2, dim)).shape[-1]
-        else:
-            out = self.divergence.dim if isinstance(self.divergence, Divergence) else IMAGE_FEATURES
-            encoder = MLP(dim, out or IMAGE_FEATURES, widths=(128, 128), activation=mlp_activation(n))
-        divergence = copy.deepcopy(self._named_divergence(out or IMAGE_FEATURES))
-        if divergence.dim not in (None, out or IMAGE_FEATURES):
-            must = f"of dim {out}, as what the encoder gives"
-            raise ValueError(checks.message(f"divergence of {owner}", must, divergence.dim))
-        if divergence.domain != REAL:
-            hint = "Give encoder=None."
-            got = f"one whose domain is {divergence.domain!r}"
-            raise ValueError(checks.message(f"divergence of {owner} behind an encoder", "one on all points", got, hint))
-        return Embedded(encoder, divergence).to(torch.get_default_dtype())
-
-    def _seeded(self, dim: int, encoder: str | nn.Module | None, n: int, seed: int) -> Divergence:
-        """Return an untrained model whose weights depend on the seed only."""
-        with torch.random.fork_rng(devices=[]):
-            torch.default_generator.manual_seed(seed)
-            return self._untrained(dim, encoder, n)
-
-    @property
-    def _divergence_name(self) -> str:
-        return self.divergence if isinstance(self.divergence, str) else ""
-
-    def _plain(self, divergence: Divergence) -> Divergence:
-        """Return a solved divergence in the dtype of images."""
-        return divergence.to(torch.get_default_dtype())
-
-    def _without_comparison(
-        self, dim: int, n: int, needed: int, what: str
-    ) -> tuple[str | nn.Module | None, str] | None:
-        """Return the encoder and why, or None if with and without one are to be compared."""
-        self.validation_: dict[str, float] = {}
-        if self.encoder != "auto":
-            name = "no encoder" if self.encoder is None else f"encoder {_short(self.encoder)}"
-            return self.encoder, f"{name}, as asked for"
-        divergence = self._probe(dim)
-        if isinstance(divergence, Embedded):
-            return None, "no further encoder: the divergence has one"
-        if divergence.dim != dim:
-            return "mlp", f"encoder 'mlp': the divergence is of dim {divergence.dim}, the data of {dim}"
-        if self.divergence == "pbdl" or divergence.domain != REAL or not any(True for _ in divergence.parameters()):
-            return None, f"no encoder: {_short(self.divergence)} works on the features"
-        if n < needed:
-            return None, f"no encoder: {n} {what} are too few to hold out some ({needed} are needed)"
-        return None
-
-    def _compare(
-        self,
-        learn: Callable[[str | None], tuple[Divergence, History]],
-        score: Callable[[Divergence], float],
-        what: str,
-        larger_is_better: bool = True,
-    ) -> tuple[str | None, str]:
-        """Return whether an encoder is better by a score of models that did not see what is scored, and why."""
+    def _choose(self, data: Data, seed: int) -> _Choice:
+        """Return the encoder to use; if nothing else decides, the one whose model is better on held-out rows."""
+        choice = self._choice_without_comparison(len(data[0]), data[0].shape[-1])
+        if choice is not None:
+            return choice
+        rows, rest = self._hold_out(data, seed)
+        scaling = self._scaling(data[0][rows], None)
+        known, held_out = ((scaling(data[0][some]), *(part[some] for part in data[1:])) for some in (rows, rest))
+        sign = -1 if self._smaller_is_better else 1
+        scores: dict[str, float] = {}
         for name, encoder in (("without encoder", None), ("with encoder", "mlp")):
             try:
-                model, _ = learn(encoder)
+                model, _ = self._learn(known, encoder, seed, trial=True)
             except TrainingDivergedError:
-                self.validation_[name] = -math.inf if larger_is_better else math.inf
+                scores[name] = -sign * math.inf
                 continue
             with torch.inference_mode():
-                self.validation_[name] = score(model.eval())
-        without, with_ = self.validation_.values()
-        better = with_ > without if larger_is_better else with_ < without
-        figures = f"{what} {without:.4g} without, {with_:.4g} with"
-        return ("mlp", f"encoder 'mlp': {figures}") if better else (None, f"no encoder: {figures}")
+                scores[name] = self._held_out_score(model.eval(), known, held_out)
+        without, with_ = scores.values()
+        figures = f"{self._score_name.format(len(rest))} {without:.4g} without, {with_:.4g} with"
+        if sign * with_ > sign * without:
+            return _Choice("mlp", f"encoder 'mlp': {figures}", scores)
+        return _Choice(None, f"no encoder: {figures}", scores)
 
-    def _train(self, model: Divergence, data: tuple[Tensor, ...], plan: Plan, seed: int, trial: bool) -> History:
-        """Train a model by a plan, where the user's own settings go first; for a trial, half as long."""
+    def _choice_without_comparison(self, n: int, dim: int) -> _Choice | None:
+        """Return the encoder for n rows of points where nothing has to be compared."""
+        given = self.divergence
+        if self.encoder != "auto":
+            name = "no encoder" if self.encoder is None else f"encoder {_short(self.encoder)}"
+            return _Choice(self.encoder, f"{name}, as asked for", {})
+        if isinstance(given, str):
+            learned, domain = CATALOGUE[given].learned and given != "pbdl", CATALOGUE[given].domain
+        elif hasattr(given, "encoder"):
+            return _Choice(None, "no further encoder: the divergence has one", {})
+        elif given.dim != dim:
+            return _Choice("mlp", f"encoder 'mlp': the divergence is of dim {given.dim}, the data of {dim}", {})
+        else:
+            learned, domain = any(True for _ in given.parameters()), given.domain
+        if not learned or domain != REAL:
+            return _Choice(None, f"no encoder: {_short(given)} works on the features", {})
+        if n < self._rows_to_hold_out:
+            few = f"{n} {self._rows} are too few to hold out some ({self._rows_to_hold_out} are needed)"
+            return _Choice(None, f"no encoder: {few}", {})
+        return None
+
+    def _hold_out(self, data: Data, seed: int) -> tuple[Any, Any]:
+        """Return the rows to learn from and those to compare models on."""
+        n = len(data[0])
+        order = torch.randperm(n, generator=torch.Generator().manual_seed(seed))
+        rest, rows = order.tensor_split([int(HELD_OUT_SHARE * n)])
+        return rows, rest
+
+    def _scaling(self, points: Tensor, encoder: Encoder) -> nn.Module:
+        """Return the standardisation of the features; where it would leave a domain, points stay as they are."""
+        given, dim = self.divergence, points.shape[-1]
+        domain = CATALOGUE[given].domain if isinstance(given, str) else given.domain
+        standardised = self.scale and (encoder is not None or domain == REAL)
+        return Standardize(dim).fit(points.reshape(-1, dim)) if standardised else Standardize(dim)
+
+    def _learn(self, data: Data, encoder: Encoder, seed: int, trial: bool = False) -> tuple[Divergence, History]:
+        """Return a trained model of scaled data; for a trial, half of the steps are taken."""
+        if self.divergence == "pbdl" and encoder is None:
+            return self._solve(data, seed).to(torch.get_default_dtype()), History()
+        points = data[0]
+        with torch.random.fork_rng(devices=[]):
+            torch.default_generator.manual_seed(seed)
+            model = self._untrained(points.shape[-1], encoder, len(points))
         if not any(p.requires_grad for p in model.parameters()):
-            return History()
+            return model, History()
+        plan = self._plan(encoder is not None, data)
         steps = self.steps if self.steps is not None else plan.steps
-        rate = self.learning_rate if self.learning_rate is not None else plan.learning_rate
+        parts = (points,) if points.ndim == 2 else (part.contiguous() for part in points.unbind(1))
         history = fit(
             model,
-            data,
+            (*parts, *data[1:]),
             plan.loss,
             steps=(steps + 1) // 2 if trial else steps,
             batch_size=self.batch_size if self.batch_size is not None else plan.batch_size,
-            learning_rate=rate,
-            clip=plan.clip,
+            learning_rate=self.learning_rate if self.learning_rate is not None else plan.learning_rate,
             seed=seed,
             device=self.device,
             progress=self.progress,
         )
         if history.stopped == "interrupted":  # a search over settings must not take half a model for a whole one
             raise KeyboardInterrupt
-        model.cpu()
-        return history
+        return model.cpu(), history
 
-    def _keep(self, scaling: nn.Module, model: Divergence, history: History, choice: str, points: Tensor) -> None:
-        """Set the attributes of a fitted learner, all of them or, on an error, none."""
-        encoder: nn.Module = scaling
-        if isinstance(model, Embedded):
-            encoder, model = nn.Sequential(scaling, model.encoder), model.divergence
-        images = encode(encoder.eval(), points)
-        if model.eval().domain != REAL:  # nothing has looked at the points yet where nothing was trained
-            with torch.inference_mode():
-                model(images, images)
-        self.encoder_, self.divergence_ = encoder, model
-        self.points_, self.items_ = points.numpy(), images.numpy()
-        self.history_ = history
-        self.choice_ = choice
-        logger.info("%s: %s", type(self).__name__, choice)
+    def _untrained(self, dim: int, encoder: Encoder, n: int) -> Divergence:
+        """Return a new model of scaled points for n rows of data."""
+        given, out = self.divergence, dim
+        if isinstance(encoder, nn.Module):
+            encoder = copy.deepcopy(encoder).to("cpu", torch.get_default_dtype()).eval()
+            with torch.no_grad():
+                out = encoder(torch.zeros(2, dim)).shape[-1]
+        elif encoder is not None:
+            out = (None if isinstance(given, str) else given.dim) or EMBEDDING_FEATURES
+            encoder = MLP(dim, out, widths=(128, 128), activation=mlp_activation(n))
+        what = f"divergence of {type(self).__name__}"
+        divergence = make(given, out) if isinstance(given, str) else copy.deepcopy(given)
+        if divergence.dim not in (None, out):
+            must = f"of dim {out}, as {'the data' if encoder is None else 'what the encoder gives'}"
+            raise ValueError(checks.message(what, must, divergence.dim))
+        if encoder is None:
+            return divergence.to(torch.get_default_dtype())
+        if divergence.domain != REAL:
+            got = f"one whose domain is {divergence.domain!r}"
+            raise ValueError(
+                checks.message(f"{what} behind an encoder", "one on all points", got, "Give encoder=None.")
+            )
+        return Embedded(encoder, divergence).to(torch.get_default_dtype())
+
+    @abstractmethod
+    def _plan(self, encoder: bool, data: Data) -> Plan:
+        """Return the settings of a training."""
+
+    @abstractmethod
+    def _solve(self, data: Data, seed: int) -> Divergence:
+        """Return the solution of PBDL's convex program."""
+
+    @abstractmethod
+    def _held_out_score(self, model: Divergence, known: Data, held_out: Data) -> float:
+        """Return the score of a model on data that it was not trained on."""
 
 
-def as_tensor(array: NDArray[Any]) -> Tensor:
-    """Return an array as a tensor; torch takes no array that must not be written to, so those are copied."""
-    array = np.ascontiguousarray(array)
-    return torch.from_numpy(array if array.flags.writeable else array.copy())
+def _has_weights(copied: Divergence, divergence: Divergence) -> bool:
+    """Return whether a divergence still has the weights of its copy."""
+    then, now = copied.state_dict(), divergence.state_dict()
+    return then.keys() == now.keys() and all(torch.equal(then[name], now[name]) for name in then)
+
+
+def _split(scaling: nn.Module, model: Any) -> tuple[nn.Module, Divergence]:
+    """Return the scaling with the encoder of a model, if it has one, and the divergence behind them."""
+    return (nn.Sequential(scaling, model.encoder), model.divergence) if hasattr(model, "encoder") else (scaling, model)
 
 
 def _short(value: object) -> str:
     return repr(value) if isinstance(value, str) else type(value).__name__
 
 
-def distinct_rows(points: Tensor) -> Tensor:
+def _distinct_rows(points: Tensor) -> Tensor:
     """Return the distinct rows of a matrix in the order of their first appearance."""
     _, first = np.unique(points.numpy(), axis=0, return_index=True)
     return points[torch.from_numpy(np.sort(first))]
-
-
-def _without_itself(values: NDArray[Any], indices: NDArray[np.int64]) -> tuple[NDArray[Any], NDArray[np.int64]]:
-    """Return the neighbours of each item without the item; where equals have crowded it out, without the last."""
-    itself = indices == np.arange(len(indices))[:, None]
-    itself[~itself.any(1), -1] = True
-    shape = (len(indices), indices.shape[1] - 1)
-    return values[~itself].reshape(shape), indices[~itself].reshape(shape)

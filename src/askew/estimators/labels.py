@@ -7,25 +7,21 @@ from typing import Any, ClassVar
 
 import numpy as np
 import torch
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import ArrayLike
 from sklearn.base import TransformerMixin
 from sklearn.model_selection import train_test_split
 from sklearn.utils.multiclass import check_classification_targets
 from sklearn.utils.validation import check_is_fitted, validate_data
-from torch import Tensor, nn
 
 from askew import checks, metrics, pbdl
 from askew.divergences import Divergence
-from askew.encoders import for_numpy
-from askew.estimators.base import BaseLearner, as_tensor
-from askew.estimators.plans import label_plan
-from askew.training import History
+from askew.encoders import as_points, for_numpy
+from askew.estimators.base import BaseLearner, Data
+from askew.estimators.plans import Plan, label_plan
 
 __all__ = ["DivergenceLearner"]
 
-# Rows from which on a part can be held out to compare models on.
-ROWS_TO_HOLD_OUT = 50
-# Share of the rows that is held out, and at most so many.
+# Share of the rows that is held out to compare models on, and at most so many.
 HELD_OUT_SHARE, HELD_OUT_ROWS = 0.25, 1000
 
 
@@ -35,7 +31,7 @@ class DivergenceLearner(TransformerMixin, BaseLearner):  # type: ignore[misc]
     ``fit`` scales the features, learns a divergence D(x, y) whose order puts points of the class of x first, and keeps
     the training points for :meth:`kneighbors`. Nothing needs to be tuned: steps, batch and learning rate follow from
     the table, and whether an encoder is learned in front of the divergence is decided on a part of the training data
-    that is held out for it; ``choice_`` says what was chosen.
+    that is held out; ``choice_`` says what was chosen.
 
     Parameters
     ----------
@@ -78,17 +74,29 @@ class DivergenceLearner(TransformerMixin, BaseLearner):  # type: ignore[misc]
     """
 
     _saved: ClassVar[tuple[str, ...]] = (*BaseLearner._saved, "classes_", "labels_")
+    _rows = "rows"
+    _rows_to_hold_out = 50
+    _score_name = "mean average precision on {} held-out rows"
 
     def fit(self, X: ArrayLike, y: ArrayLike) -> DivergenceLearner:
         """Learn from points and their labels, ``(n, dim), (n,)``."""
         self._check_choices()
-        points, labels, given = self._labelled(X, y)
-        seed = self._seed()
-        encoder, reason = self._choose(points, labels, seed)
-        scaling = self._scaling(points, encoder)
-        model, history = self._learn(scaling(points), labels, encoder, seed)
-        self._keep(scaling, model, history, reason, points)
-        self.labels_, self.classes_ = given, np.unique(given)
+        owner = type(self).__name__
+        X, y = for_numpy(X, f"X of {owner}"), for_numpy(y, f"y of {owner}")
+        array, labels = validate_data(self, X, y, dtype=np.float64, order="C")
+        with warnings.catch_warnings():  # many small classes are the rule in metric learning
+            warnings.filterwarnings("ignore", "The number of unique classes", UserWarning)
+            check_classification_targets(labels)
+        classes, numbers, counts = np.unique(labels, return_inverse=True, return_counts=True)
+        if len(classes) < 2:
+            got = f"one class, {classes.tolist()[0]!r}"  # as it was given, not as numpy writes it
+            raise ValueError(checks.message(f"y of {owner}", "labels of at least two classes", got))
+        if counts.max() < 2:
+            hint = "Numbers to predict are for PairRegressor."
+            got = f"{len(classes)} classes of one point each"
+            raise ValueError(checks.message(f"y of {owner}", "labels with at least two points in a class", got, hint))
+        self._fit((as_points(array), torch.from_numpy(numbers)))
+        self.labels_, self.classes_ = labels, classes
         return self
 
     def score(self, X: ArrayLike, y: ArrayLike) -> float:
@@ -101,37 +109,15 @@ class DivergenceLearner(TransformerMixin, BaseLearner):  # type: ignore[misc]
         owner = type(self).__name__
         points, given = for_numpy(X, f"X of {owner}"), for_numpy(y, f"y of {owner}")
         array, labels = validate_data(self, points, given, reset=False, dtype=np.float64)
-        images = self._images(as_tensor(array))
+        queries = self._embed(as_points(array))
         with torch.inference_mode():
-            matrix = self.divergence_.pairwise(images, torch.from_numpy(self.items_))
+            matrix = self.divergence_.pairwise(queries, torch.from_numpy(self.items_))
         return metrics.mean_average_precision(matrix, labels, self.labels_)
 
-    # ------------------------------------------------------------------ inside
+    # ------------------------------------------------------------------ hooks of BaseLearner
 
-    def _labelled(self, X: ArrayLike, y: ArrayLike) -> tuple[Tensor, Tensor, NDArray[Any]]:
-        """Return points, labels as numbers, and labels as they were given."""
-        owner = type(self).__name__
-        X, y = for_numpy(X, f"X of {owner}"), for_numpy(y, f"y of {owner}")
-        array, given = validate_data(self, X, y, dtype=np.float64, order="C")
-        with warnings.catch_warnings():  # many small classes are the rule in metric learning
-            warnings.filterwarnings("ignore", "The number of unique classes", UserWarning)
-            check_classification_targets(given)
-        names, numbers = np.unique(given, return_inverse=True)
-        counts = np.bincount(numbers)
-        if len(counts) < 2:
-            got = f"one class, {names.tolist()[0]!r}"  # as it was given, not as numpy writes it
-            raise ValueError(checks.message(f"y of {owner}", "labels of at least two classes", got))
-        if counts.max() < 2:
-            hint = "Numbers to predict are for PairRegressor."
-            got = f"{len(counts)} classes of one point each"
-            raise ValueError(checks.message(f"y of {owner}", "labels with at least two points in a class", got, hint))
-        return as_tensor(array), torch.from_numpy(numbers), given
-
-    def _choose(self, points: Tensor, labels: Tensor, seed: int) -> tuple[str | nn.Module | None, str]:
-        """Return the encoder to use, and why."""
-        decided = self._without_comparison(points.shape[1], len(points), ROWS_TO_HOLD_OUT, "rows")
-        if decided is not None:
-            return decided
+    def _hold_out(self, data: Data, seed: int) -> tuple[Any, Any]:
+        points, labels = data
         share = min(HELD_OUT_SHARE, HELD_OUT_ROWS / len(points))
         counts = torch.bincount(labels)
         # Each class in both parts, unless there are too many or too small ones for that.
@@ -139,24 +125,18 @@ class DivergenceLearner(TransformerMixin, BaseLearner):  # type: ignore[misc]
         rows, rest = train_test_split(
             np.arange(len(points)), test_size=share, stratify=labels.numpy() if balanced else None, random_state=seed
         )
-        scaling = self._scaling(points[rows], None)
-        known, queries = scaling(points[rows]), scaling(points[rest])
+        return rows, rest
 
-        def score(model: Divergence) -> float:
-            return metrics.mean_average_precision(model.pairwise(queries, known), labels[rest], labels[rows])
+    def _held_out_score(self, model: Divergence, known: Data, held_out: Data) -> float:
+        matrix = model.pairwise(held_out[0], known[0])
+        return metrics.mean_average_precision(matrix, held_out[1], known[1])
 
-        what = f"mean average precision on {len(rest)} held-out rows"
-        return self._compare(lambda encoder: self._learn(known, labels[rows], encoder, seed, trial=True), score, what)
+    def _plan(self, encoder: bool, data: Data) -> Plan:
+        name = self.divergence if isinstance(self.divergence, str) else ""
+        return label_plan(name, encoder, len(data[0]), int(data[1].max()) + 1)
 
-    def _learn(
-        self, points: Tensor, labels: Tensor, encoder: str | nn.Module | None, seed: int, trial: bool = False
-    ) -> tuple[Divergence, History]:
-        """Return a trained model of scaled points."""
-        if self.divergence == "pbdl" and encoder is None:
-            return self._plain(pbdl.fit_pairs(points.double(), labels, seed=seed).divergence), History()
-        model = self._seeded(points.shape[1], encoder, len(points), seed)
-        plan = label_plan(self._divergence_name, encoder is not None, len(points), int(labels.max()) + 1)
-        return model, self._train(model, (points, labels), plan, seed, trial)
+    def _solve(self, data: Data, seed: int) -> Divergence:
+        return pbdl.fit_pairs(data[0].double(), data[1], seed=seed).divergence
 
     def __sklearn_tags__(self) -> Any:
         tags = super().__sklearn_tags__()

@@ -11,7 +11,7 @@ from sklearn.utils.validation import check_is_fitted, validate_data
 
 from askew import checks
 from askew.divergences import Embedded
-from askew.encoders import for_numpy
+from askew.encoders import as_points, for_numpy
 from askew.estimators.labels import DivergenceLearner
 
 __all__ = ["DivergenceNeighborsClassifier"]
@@ -72,15 +72,15 @@ class DivergenceNeighborsClassifier(ClassifierMixin, BaseEstimator):  # type: ig
     def predict_proba(self, X: ArrayLike) -> NDArray[np.float64]:
         """Return the share of the neighbours that are of each class, ``(n, dim) -> (n, n_classes)``."""
         check_is_fitted(self, "learner_")
-        X = for_numpy(X, f"X of {type(self).__name__}")
-        validate_data(self, X, dtype=np.float64, reset=False)
+        whole = for_numpy(X, f"X of {type(self).__name__}")
+        points = as_points(validate_data(self, whole, dtype=np.float64, order="C", reset=False))
         count = min(self.n_neighbors, len(self.learner_.items_))
-        neighbours = self.learner_.kneighbors(X, count, return_distance=False)
+        _, neighbours = self.learner_._nearest(points, count)
         numbers = np.searchsorted(self.classes_, self.learner_.labels_)[neighbours]
         return np.stack([(numbers == i).mean(1) for i in range(len(self.classes_))], axis=1)
 
     def predict(self, X: ArrayLike) -> NDArray[Any]:
         """Return the class that most of the neighbours have; of equals, the first in order."""
         shares = self.predict_proba(X)
-        found: NDArray[Any] = self.classes_[shares.argmax(1)]
-        return found
+        classes: NDArray[Any] = self.classes_[shares.argmax(1)]
+        return classes

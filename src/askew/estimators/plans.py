@@ -1,4 +1,4 @@
-"""Settings of a training by what is known before it: the divergence, the supervision, the size of the table.
+"""Training settings by divergence, supervision and size of the table.
 
 Those for labels were chosen once for all tables, by ranking rows that were held out of training data;
 `benchmarks/tables.py` measures what they give on rows that had no part in the choice. Those for values are the ones of
@@ -26,7 +26,6 @@ class Plan:
     steps: int
     batch_size: int
     learning_rate: float
-    clip: float | None = None
 
 
 def mlp_activation(n: int) -> str:
@@ -45,7 +44,7 @@ def label_plan(divergence: str, encoder: bool, n: int, n_classes: int) -> Plan:
     if divergence in ("deep-div", "deep-div-affine"):
         # Behind an encoder, D of most pairs becomes 0 under the listwise loss and stays so.
         return Plan(AllTriplets(margin=1.0), steps, batch, 1e-3) if encoder else Plan(ranking, steps, batch, 1e-2)
-    # Few rows are overfitted by large steps; an encoder does not bear large steps at all.
+    # Few rows are overfitted by large steps; encoders diverge at large learning rates.
     return Plan(ranking, steps, batch, 1e-2 if encoder else 0.1 * min(1.0, n / SMALL))
 
 

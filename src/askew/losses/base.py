@@ -6,15 +6,15 @@ import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable
 from numbers import Real
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor, nn
 
 from askew import checks
-from askew.divergences import Divergence, Embedded
+from askew.divergences import Divergence
 
-__all__ = ["AnchorwiseLoss", "LabelLoss", "Loss", "PairLoss", "TripletLoss"]
+__all__ = ["AnchorwiseLoss", "LabelLoss", "Loss", "PairLoss", "TripletLoss", "embed"]
 
 # Adds up a tensor over processes.
 Add = Callable[[Tensor], Tensor]
@@ -110,10 +110,15 @@ class TripletLoss(Loss):
 
     def values(self, model: Divergence, anchors: Tensor, positives: Tensor, negatives: Tensor) -> tuple[Tensor, Tensor]:
         """Return D(anchor, positive) and D(anchor, negative); each point is encoded once."""
-        if isinstance(model, Embedded):
-            anchors, positives, negatives = model.encode(torch.cat([anchors, positives, negatives])).chunk(3)
-            model = model.divergence
+        if hasattr(model, "encode"):
+            points, model = embed(model, torch.cat([anchors, positives, negatives]))
+            anchors, positives, negatives = points.chunk(3)
         return model(anchors, positives), model(anchors, negatives)
+
+
+def embed(model: Any, points: Tensor) -> tuple[Tensor, Divergence]:
+    """Return the embeddings of points and the divergence between them; without an encoder, the points and the model."""
+    return (model.encode(points), model.divergence) if hasattr(model, "encode") else (points, model)
 
 
 def check_labels(matrix: Tensor, labels: Tensor, owner: str) -> None:

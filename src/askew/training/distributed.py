@@ -16,7 +16,7 @@ from torch import Tensor, distributed, nn
 from askew import checks
 from askew.divergences import Divergence, Embedded
 from askew.losses import LabelLoss, Loss, PairLoss, TripletLoss
-from askew.losses.base import AnchorwiseLoss
+from askew.losses.base import AnchorwiseLoss, embed
 from askew.training.runtime import Batch, Objective, OneProcess, one_number
 
 __all__ = ["ProcessGroup", "reported", "tensors_of"]
@@ -165,10 +165,8 @@ class ProcessGroup(OneProcess):
         return tuple(part.to(self.device) for part in message[0]), sizes
 
     def _of_labels(self, loss: LabelLoss, model: Divergence, rows: Batch, sizes: list[int]) -> Tensor:
-        points, divergence = rows[0], model
         # A subclass with its own pairwise is asked for the whole matrix.
-        if isinstance(model, Embedded) and type(model).pairwise is Embedded.pairwise:
-            points, divergence = model.encode(points), model.divergence
+        points, divergence = embed(model, rows[0]) if type(model).pairwise is Embedded.pairwise else (rows[0], model)
         # Each process compares its points with all: gradients of a point come from all processes.
         everyone, labels = self._gather(points, sizes, shared=True), self._gather(rows[1], sizes)
         if _is_divided(loss):

@@ -14,7 +14,7 @@ from torch import nn
 
 from askew import checks, io
 from askew._progress import progress_bar
-from askew.divergences import Divergence, Embedded
+from askew.divergences import Divergence
 from askew.losses import LabelLoss, Loss
 from askew.training.batches import Batches, LoaderBatches, make_batches
 from askew.training.history import History
@@ -176,7 +176,8 @@ def fit(
         batch_size = 128 if isinstance(loss, LabelLoss) else 1000
     checks.check_size(batch_size, "batch_size of fit")
     if learning_rate is None:
-        learning_rate = 1e-3 if any(isinstance(part, Embedded) for part in model.modules()) else 3e-2
+        rates = (getattr(part, "default_learning_rate", None) for part in model.modules())
+        learning_rate = min((rate for rate in rates if isinstance(rate, float)), default=3e-2)
     every = checks.check_size(checkpoint_every, "checkpoint_every of fit")
     rate = make_schedule(schedule, warmup)
     seed = None if seed is None else operator.index(seed)

@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from askew import checks
-from askew.divergences import Bregman, Divergence
+from askew.divergences import Divergence, pairwise_tolerance
 from askew.losses import LabelLoss, Loss, PairLoss
 from askew.training.batches import Batches, LoaderBatches
 from askew.training.checkpoint import HINT, check_optimizer, read_checkpoint, write_checkpoint
@@ -28,7 +28,7 @@ __all__ = ["Callback", "MakeOptimizer", "Run", "Settings"]
 
 # Rows that calibrate the scales of a model before training.
 CALIBRATION_ROWS = 5000
-# Relative error of near pairs of a batch; see _coarse.
+# Relative error of near pairs in the matrix of a batch.
 TRAINING_RTOL = 0.1
 # Steps between two copies of the weights to fall back on.
 SNAPSHOT_STEPS = 50
@@ -202,7 +202,9 @@ class Run:
         for group, peak in zip(self.optimizer.param_groups, self.peaks, strict=True):
             group["lr"] = peak * factor
         self.optimizer.zero_grad(set_to_none=True)
-        with _coarse(self.model) if isinstance(self.loss, LabelLoss) else contextlib.nullcontext():
+        # A loss of order hardly sees the third digit of the smallest entries of a row, and their gradient does not
+        # depend on it; computing near pairs to one digit takes half the time.
+        with pairwise_tolerance(TRAINING_RTOL) if isinstance(self.loss, LabelLoss) else contextlib.nullcontext():
             result = self._loss(batch, self.source)
         value = self.processes.broadcast(float(result.detach()))  # all processes must decide the same
         self._check_loss(value)
@@ -399,24 +401,6 @@ class Run:
         # Each process has its own, unless another number of processes wrote the file; then all take the first.
         own = states[self.processes.rank if len(states) == self.processes.size else 0]
         self.epoch_random, self.resumed = own["epoch_random"], own["random"]
-
-
-@contextlib.contextmanager
-def _coarse(model: nn.Module) -> Iterator[None]:
-    """Compute near pairs in the matrices of a batch to one digit, in half the time.
-
-    The gradient of an entry does not depend on it, and a loss of order hardly sees the third digit of the smallest
-    entries of a row.
-    """
-    bregman = [module for module in model.modules() if isinstance(module, Bregman)]
-    before = [module.pairwise_rtol for module in bregman]
-    for module in bregman:
-        module.pairwise_rtol = max(module.pairwise_rtol, TRAINING_RTOL)
-    try:
-        yield
-    finally:
-        for module, rtol in zip(bregman, before, strict=True):
-            module.pairwise_rtol = rtol
 
 
 def _adam(parameters: list[nn.Parameter], rate: float) -> Optimizer:
