@@ -81,7 +81,7 @@ def run_cell(experiment: str, identity: dict[str, Any]) -> dict[str, Any]:
     """Compute the cell of an experiment that is described as in a row, and return what JSON has of its outcome."""
     cells = experiments()[experiment].checked_cells("toy")
     cell = next(cell for cell in cells if as_json(cell.description()) == identity)
-    engine = importlib.import_module("askew.experiments.workers" if OLD else "askew_paper.workers")
+    engine = importlib.import_module("askew.experiments.workers" if OLD else "askew_paper.runner")
     with one_thread(), engine.seeded(cell):
         outcome = experiments()[experiment].run(cell)
     scores = {name: "a time" if name in TIMES else float(value) for name, value in outcome.scores.items()}

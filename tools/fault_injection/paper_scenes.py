@@ -14,13 +14,14 @@ from typing import Any
 
 import numpy as np
 import torch
-from askew_paper import workers
+from askew_paper import runner
 from askew_paper.cli import main
 from askew_paper.data import download, images
 from askew_paper.data.files import Source, register
 from askew_paper.experiment import MAE, Cell, Experiment, Outcome, grid
 from askew_paper.experiments import EXPERIMENTS
-from askew_paper.summary import read, surroundings
+from askew_paper.rows import read
+from askew_paper.runner import provenance
 from fault_injection import injection
 from fault_injection.scenes import INGREDIENTS, SUBJECTS, command, succeed
 
@@ -76,7 +77,7 @@ def jump(seconds: float) -> None:
         def now(cls, tz: datetime.tzinfo | None = None) -> datetime.datetime:
             return datetime.datetime.fromtimestamp(time.time(), tz)
 
-    workers.datetime = Clock  # type: ignore[misc]
+    runner.datetime = Clock  # type: ignore[misc]
 
 
 def decode_at(folder: str, moments: list[int]) -> list[list[int]]:
@@ -110,10 +111,13 @@ def fetch(server: str, folder: str, sha256: str) -> str:
 
 def prepare() -> None:
     """Enter the subjects of this module, and make what they read."""
-    EXPERIMENTS["sums"] = Experiment("sums", "Sums", ("table 1",), (MAE,), {"toy": 2}, {"toy": 1.0}, _cells, _run)
+    notes = ("This makes the page of the report several blocks of a disk long. " * 200,)
+    EXPERIMENTS["sums"] = Experiment(
+        "sums", "Sums", ("table 1",), (MAE,), {"toy": 2}, {"toy": 1.0}, _cells, _run, notes=notes
+    )
     for name in [name for name in EXPERIMENTS if name != "sums"]:
         del EXPERIMENTS[name]  # reports would have empty tables of them
-    surroundings()
+    provenance()
     SUBJECTS.update({"rows": (make_rows, look_at_rows), "report": (make_report, look_at_report)})
     for version in (1, 2):
         (Path(INGREDIENTS.name) / str(version)).mkdir(exist_ok=True)

@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 from askew_paper.experiment import MAE, Cell, Experiment, Outcome
-from askew_paper.report.page import write_report
+from askew_paper.report import write_report
 from askew_paper.rows import Row
 
 import askew

@@ -8,9 +8,8 @@ from random import Random
 from typing import Any
 
 from askew_paper.experiment import MAE, Cell, Experiment, Outcome, grid
-from askew_paper.report.page import write_report
-from askew_paper.rows import Row
-from askew_paper.summary import read
+from askew_paper.report import write_report
+from askew_paper.rows import Row, read
 
 from fuzzing.changes import changed_bytes, changed_json, changed_text, hostile_json, hostile_string
 from fuzzing.folders import lay_out

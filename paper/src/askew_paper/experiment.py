@@ -1,4 +1,4 @@
-"""What an experiment is: a frozen description of the cells of a table or figure, and how one cell is computed."""
+"""What an experiment is: the cells of a table or figure, and how one of them is computed."""
 
 from __future__ import annotations
 
@@ -29,12 +29,14 @@ __all__ = [
     "Experiment",
     "Outcome",
     "Score",
+    "Value",
     "check_scale",
     "grid",
 ]
 
 # toy: seconds, shows only that it runs. quick: minutes on two cores. paper: the paper's epochs, sizes, repetitions.
 SCALES = ("toy", "quick", "paper")
+SORTED = "Make them with tuple(sorted(mapping.items()))."
 
 Value: TypeAlias = "str | int | float | bool | tuple[Value, ...] | None"
 
@@ -46,18 +48,16 @@ def check_scale(scale: object) -> str:
 
 @dataclass(frozen=True)
 class Score:
-    """A figure that is reported: its name in the rows, how it is printed, and which direction is better.
+    """A reported quantity.
 
     Parameters
     ----------
-    name
-        In rows and in the published figures.
-    label
-        In tables.
+    name, label
+        Its name in rows and in published values, and its name in tables.
     lower_is_better
         True for errors and times.
     digits
-        After the point, in tables. Differences below half of the last one count as none.
+        Decimals in tables. Differences below half of the last one count as zero.
 
     Examples
     --------
@@ -83,7 +83,7 @@ RATIO = Score("ratio", "Time relative to Mahalanobis", lower_is_better=True, dig
 
 @dataclass(frozen=True)
 class Cell:
-    """One run of one method: what a row of results is about.
+    """One run of one method.
 
     Parameters
     ----------
@@ -94,7 +94,7 @@ class Cell:
     method
         Name of what is compared, such as a divergence of the catalogue.
     seed
-        Of everything random; the same data for all methods.
+        Of all random numbers; the data are the same for all methods.
     scale
         One of :data:`SCALES`.
     options
@@ -119,22 +119,21 @@ class Cell:
         for name in ("experiment", "setting", "method"):
             text = getattr(self, name)
             if not isinstance(text, str) or not text:
-                raise ValueError(checks.message(f"{name} of a cell", "a string with something in it", repr(text)))
+                raise ValueError(checks.message(f"{name} of a cell", "a string that is not empty", repr(text)))
         if isinstance(self.seed, bool) or not isinstance(self.seed, int) or self.seed < 0:
             raise ValueError(checks.message("seed of a cell", "an integer of at least 0", repr(self.seed)))
         check_scale(self.scale)
         pairs = self.options
         if not isinstance(pairs, tuple) or any(not isinstance(pair, tuple) or len(pair) != 2 for pair in pairs):
-            hint = "Make them with tuple(sorted(mapping.items()))."
-            raise ValueError(checks.message("options of a cell", "a tuple of pairs (name, value)", repr(pairs), hint))
+            must = "a tuple of pairs (name, value)"
+            raise ValueError(checks.message("options of a cell", must, repr(pairs), SORTED))
         for name, value in pairs:
-            if not isinstance(name, str) or not _plain(value):
+            if not isinstance(name, str) or not _is_plain(value):
                 must = "a name with a string, a finite number, a boolean, None or a tuple of them"
                 raise ValueError(checks.message("each option of a cell", must, repr((name, value))))
         names = [name for name, _ in pairs]
         if names != sorted(set(names)):
-            hint = "Make them with tuple(sorted(mapping.items()))."
-            raise ValueError(checks.message("options of a cell", "sorted by name, each name once", names, hint))
+            raise ValueError(checks.message("options of a cell", "sorted by name, each name once", names, SORTED))
 
     def __getitem__(self, option: str) -> Any:
         """Return the value of an option."""
@@ -144,33 +143,25 @@ class Cell:
         return f"{self.experiment}: {self.setting}, {self.method}, seed {self.seed}, {self.scale} scale"
 
     def description(self) -> dict[str, Any]:
-        """Return the cell as JSON has it."""
-        return {
-            "experiment": self.experiment,
-            "setting": self.setting,
-            "method": self.method,
-            "seed": self.seed,
-            "scale": self.scale,
-            "options": dict(self.options),
-        }
+        """Return the cell as it is written to JSON."""
+        names = ("experiment", "setting", "method", "seed", "scale")
+        return {name: getattr(self, name) for name in names} | {"options": dict(self.options)}
 
     @functools.cached_property
     def key(self) -> str:
-        """What tells it from all other cells, the same on all machines."""
+        """Identifies the cell, on all machines."""
         return _digest(self.description())
 
     @functools.cached_property
     def group(self) -> str:
-        """What its repetitions with other seeds have in common with it."""
+        """Identifies the cell and its repetitions with other seeds."""
         return _digest(self.description() | {"seed": None})
 
 
-def _plain(value: object) -> bool:
+def _is_plain(value: object) -> bool:
     if isinstance(value, tuple):
-        return all(map(_plain, value))
-    if isinstance(value, float):
-        return math.isfinite(value)
-    return value is None or isinstance(value, (str, int))
+        return all(map(_is_plain, value))
+    return value is None or isinstance(value, (str, int)) or (isinstance(value, float) and math.isfinite(value))
 
 
 def _digest(description: Mapping[str, Any]) -> str:
@@ -180,7 +171,7 @@ def _digest(description: Mapping[str, Any]) -> str:
 
 @dataclass(frozen=True)
 class Outcome:
-    """What computing a cell gives.
+    """The result of a cell.
 
     Parameters
     ----------
@@ -189,7 +180,7 @@ class Outcome:
     curves
         Numbers by step, such as the test error after each epoch, by name.
     chosen
-        What was chosen on the way, such as a learning rate on validation data; anything JSON can hold.
+        Choices made on the way, such as a learning rate selected on validation data; anything that JSON can hold.
 
     Examples
     --------
@@ -204,26 +195,26 @@ class Outcome:
 
 @dataclass(frozen=True)
 class Claim:
-    """A sentence about methods that results can confirm or not: these are ahead of those.
+    """A statement that the results confirm or not: some methods are ahead of others.
 
     Parameters
     ----------
     text
-        The sentence.
+        The statement.
     score
         The name of the score that decides.
     ahead, behind
         Methods. The best of ``ahead`` must be better than the best of ``behind``; methods that a setting does not have
-        do not count.
+        are ignored.
     each
         Whether all of ``ahead`` must be better, not only the best.
     factor
         How many times as large an error may be and still count as ahead: 1.25 for "close to", 0.5 for "far ahead of".
     settings
-        Where it is said; everywhere if there are none.
+        Where it applies; everywhere if empty.
     by
         An option of the cells: the claim is judged once for each of its values, among cells that have it. Without one,
-        the best of a method counts.
+        the best variant of a method counts.
 
     Examples
     --------
@@ -241,13 +232,13 @@ class Claim:
     by: str = ""
 
     def holds(self, ahead: float, behind: float, lower_is_better: bool) -> bool:
-        """Whether a figure is so far ahead of another, or so close to it, as the claim says."""
+        """Return whether one value is as far ahead of another, or as close to it, as the claim says."""
         return ahead < self.factor * behind if lower_is_better else ahead * self.factor > behind
 
 
 @dataclass(frozen=True, eq=False)
 class Experiment:
-    """One table or figure: which cells it has and how one of them is computed.
+    """One table or figure.
 
     Parameters
     ----------
@@ -256,33 +247,32 @@ class Experiment:
     title
         One line for tables and lists.
     makes
-        The tables and figures that it makes.
+        The tables and figures of the paper that it reproduces.
     scores
         What is reported.
     seeds
-        The usual number of repetitions, by scale.
+        The default number of repetitions, by scale.
     minutes
-        About how long the usual repetitions take together on two cores, by scale.
+        Rough duration of these repetitions on two cores, by scale.
     cells
-        Gives the cells from the scale and the number of seeds; quick and without reading data, as it is also
-        asked when reporting. :func:`grid` does for most.
+        Returns the cells for a scale and a number of seeds. It is fast and reads no data, because reports call it;
+        most use :func:`grid`.
     run
-        Computes one cell; a function of a module, so that another process can import it. Everything random is
-        seeded before it is called. It shows no progress bar of its own.
+        Computes one cell. Random numbers are seeded before it is called. It shows no progress bar.
     needs
-        Data and packages, in words.
+        Data and packages that it needs, as text.
     published
-        The paper's figures, with our names of settings and scores.
+        The paper's values, with our names of settings and scores.
     against
-        The published method that a method is compared with, where they have different names.
+        The published method that a method is compared with, where their names differ.
     notes
-        What a reader has to know beside the tables.
+        What a reader has to know to understand the tables.
     claims
-        What the paper says of it, or one would expect; each is judged by the results.
+        Statements of the paper, or expectations; each is judged by the results.
     incomparable
-        Settings in which the paper had other data or measured something else: its figures are shown, and no mark.
+        Settings in which the paper had other data or measured something else: its values are shown without a mark.
     alone
-        Whether a cell is computed with no other beside it, as one that measures times.
+        Whether its cells run one at a time, because they measure times.
 
     Examples
     --------
@@ -320,25 +310,25 @@ class Experiment:
                 raise TypeError(checks.message(f"{name} of {self.name!r}", "a tuple", repr(getattr(self, name))))
         if not self.scores:
             raise ValueError(checks.message(f"scores of {self.name!r}", "at least one Score", "none"))
-        for entry in self.published:
-            checks.check_name(entry.score, [score.name for score in self.scores], f"published score of {self.name!r}")
-        for claim in self.claims:
-            checks.check_name(claim.score, [score.name for score in self.scores], f"score of a claim of {self.name!r}")
+        names = [score.name for score in self.scores]
+        for what, entries in (("published score", self.published), ("score of a claim", self.claims)):
+            for entry in entries:
+                checks.check_name(entry.score, names, f"{what} of {self.name!r}")
         for scale, number in self.seeds.items():
             checks.check_size(number, f"seeds[{check_scale(scale)!r}] of {self.name!r}")
             checks.check_positive(self.minutes.get(scale, 0), f"minutes[{scale!r}] of {self.name!r}")
 
     def checked_cells(self, scale: str, seeds: int | None = None) -> list[Cell]:
-        """Return its cells, each once; ``seeds`` is the usual number where it is None."""
+        """Return the cells, each once; ``seeds=None`` takes the default number of repetitions."""
         checks.check_name(scale, self.seeds, f"scale of {self.name!r}")
         number = self.seeds[scale] if seeds is None else checks.check_size(seeds, "seeds")
-        found: dict[str, Cell] = {}
+        cells: dict[str, Cell] = {}
         for cell in self.cells(scale, number):
             if (cell.experiment, cell.scale) != (self.name, scale):
                 raise ValueError(checks.message(f"each cell of {self.name!r}", f"one of it at {scale} scale", cell))
-            if found.setdefault(cell.key, cell) is not cell:
+            if cells.setdefault(cell.key, cell) is not cell:
                 raise ValueError(checks.message(f"each cell of {self.name!r}", "there once", f"{cell} twice"))
-        return list(found.values())
+        return list(cells.values())
 
 
 def grid(
@@ -349,7 +339,7 @@ def grid(
     methods: Iterable[str],
     options: Mapping[str, Value] | Callable[[str, str], Mapping[str, Value]],
 ) -> Iterator[Cell]:
-    """Yield a cell for every seed, setting and method, in this order: a run that is stopped has whole tables.
+    """Yield a cell for every seed, setting and method. Seeds are outermost: a run that is stopped has whole tables.
 
     Parameters
     ----------
@@ -371,5 +361,5 @@ def grid(
     for seed in range(seeds):
         for setting in settings:
             for method in methods:
-                found = options(setting, method) if callable(options) else options
-                yield Cell(experiment, setting, method, seed, scale, tuple(sorted(found.items())))
+                chosen = options(setting, method) if callable(options) else options
+                yield Cell(experiment, setting, method, seed, scale, tuple(sorted(chosen.items())))

@@ -1,25 +1,58 @@
-"""Running experiments: what is there is skipped, what finishes is kept, what fails is reported at the end."""
+"""Run experiments: cells with a row are skipped, each finished cell is written at once, failures come at the end."""
 
 from __future__ import annotations
 
+import contextlib
+import functools
+import itertools
 import logging
+import math
 import os
+import platform
+import random
+import re
+import signal
 import statistics
-from collections.abc import Callable, Iterable, Sequence
+import subprocess
+import sys
+import threading
+import time
+import traceback
+import warnings
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime, timezone
 from pathlib import Path
+from typing import Any
+
+import joblib
+import numpy as np
+import scipy
+import sklearn
+import torch
+from joblib.externals.loky.process_executor import TerminatedWorkerError
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
 
 from askew import checks, io
-from askew._progress import progress_bar
 from askew_paper.experiment import Cell, Experiment, Outcome, check_scale
-from askew_paper.rows import Row, RowFile
-from askew_paper.summary import surroundings
-from askew_paper.workers import Done, Failed, Pool, compute
+from askew_paper.rows import Row, append_row, read_rows
 
-__all__ = ["FailedCellsError", "cell_seconds", "reproduce"]
+__all__ = ["Failed", "FailedCellsError", "cell_seconds", "compute", "provenance", "reproduce", "seeded"]
 
 LOGGER = logging.getLogger(__name__)
 # How many failures an error names.
 NAMED = 5
+BAR = (BarColumn(), MofNCompleteColumn(), TextColumn("minutes left {task.fields[minutes]:.4g}"))
+
+
+@dataclass(frozen=True)
+class Failed:
+    """A cell that could not be computed: the error in one line, and its traceback."""
+
+    cell: Cell
+    error: str
+    details: str = ""
 
 
 class FailedCellsError(RuntimeError):
@@ -28,7 +61,7 @@ class FailedCellsError(RuntimeError):
     Attributes
     ----------
     failures : list of Failed
-        The cells, the errors in one line and where they came from.
+        The cells and their errors.
     """
 
     def __init__(self, failures: Sequence[Failed], folder: Path) -> None:
@@ -50,22 +83,22 @@ def reproduce(
 ) -> list[Row]:
     """Compute all cells of experiments that have no row yet, and return the rows of all of them.
 
-    Each row is appended to ``folder/<experiment>.jsonl`` when it is finished. So a run can be stopped or killed
-    at any moment, and the same call goes on where it was. The same seed gives the same scores.
+    Each row is appended to ``folder/<experiment>.jsonl`` as soon as it is computed. A run can be stopped or killed at
+    any moment, and the same call continues it. The same seed gives the same scores.
 
     Parameters
     ----------
     experiments
-        Run one after the other.
+        Computed in this order.
     folder
-        Of the results; made if need be. Several processes may write to it.
+        Of the results; created if needed. Several processes may write to it.
     scale
         ``"quick"``, ``"paper"`` or ``"toy"``.
     seeds
-        Number of repetitions; None takes the usual number of each experiment.
+        Number of repetitions; None takes the default of each experiment.
     jobs
-        Number of cells computed at the same time. Above 1 in processes of their own, which share the cores. Cells that
-        measure times are computed one at a time all the same.
+        Number of cells that are computed at the same time, in worker processes that share the cores. Cells that
+        measure times are computed one at a time.
     progress
         Whether to show a bar; None means on a terminal only.
 
@@ -74,7 +107,7 @@ def reproduce(
     FailedCellsError
         At the end, if some cells failed.
     KeyboardInterrupt
-        After Ctrl-C, once what was finished is written.
+        After Ctrl-C. All rows that were finished are written.
 
     Examples
     --------
@@ -93,143 +126,55 @@ def reproduce(
     place = Path(folder)
     if place.exists() and not place.is_dir():
         raise NotADirectoryError(checks.message("the folder of results", "a folder", f"the file {str(folder)!r}"))
-    run = _Run(experiments, place, scale, seeds)
-    done = len(run.rows())
-    if done < len(run.cells):  # now, not after the first of them
-        io.writable_folder(folder)
-    # Cells take very different times, so that the estimate is made of what such cells took.
-    with progress_bar(progress, len(run.cells), "reproducing", done, "minutes left", estimate=False) as move:
+    known = {experiment.name: experiment for experiment in experiments}
+    if len(known) < len(experiments):
+        names = [experiment.name for experiment in experiments]
+        raise ValueError(checks.message("experiments", "of different names", names))
+    cells = [cell for experiment in experiments for cell in experiment.checked_cells(scale, seeds)]
+    rows = _all_rows(known, place)
+    missing = [cell for cell in cells if cell.key not in rows]
+    if missing:
+        io.writable_folder(folder)  # fail now rather than after the first cell
+    failures: dict[str, Failed] = {}
+    show = sys.stderr.isatty() if progress is None else progress
+    with Progress(*BAR, console=Console(stderr=True), disable=not show) as bar, warnings.catch_warnings():
+        # Workers whose memory has grown are replaced by new ones, which is no reason to worry.
+        warnings.filterwarnings("ignore", "A worker stopped while some jobs were given", UserWarning)
+        task = bar.add_task("", total=len(cells), minutes=math.nan)
 
-        def show() -> None:
-            move(len(run.rows()) + len(run.failures), run.seconds_left(jobs) / 60)
+        def move() -> None:
+            left = [cell for cell in missing if cell.key not in rows and cell.key not in failures]
+            seconds = 0.0
+            for name, group in itertools.groupby(left, key=lambda cell: cell.experiment):
+                estimate = cell_seconds(known[name], scale, rows.values())
+                seconds += sum(map(estimate, group)) / (1 if known[name].alone else jobs)
+            bar.update(task, completed=len(cells) - len(left), minutes=seconds / 60)
 
-        def settle(pool: Pool, most: int) -> None:
-            """Record what is finished until no more than so many processes are at work."""
-            while pool.busy > most:
-                for result in pool.finished():
-                    run.record(result)
-                show()
-
-        show()
-        if jobs == 1:
-            for cell in run.waiting():
-                run.record(compute(run.experiments[cell.experiment].run, cell))
-                show()
-        else:
-            with Pool(jobs) as pool:
-                try:
-                    for cell in run.waiting():
-                        experiment = run.experiments[cell.experiment]
-                        if experiment.alone:
-                            settle(pool, 0)
-                        pool.give(experiment.run, cell)
-                        settle(pool, 0 if experiment.alone else jobs - 1)
-                    settle(pool, 0)
-                except KeyboardInterrupt:
-                    for result in pool.finished(patient=False):
-                        run.record(result)
-                    raise
-    if run.failures:
-        raise FailedCellsError(list(run.failures.values()), run.folder)
-    return run.rows()
-
-
-class _Run:
-    """The cells that are wanted, the rows that there are, and what failed."""
-
-    def __init__(self, experiments: Sequence[Experiment], folder: Path, scale: str, seeds: int | None) -> None:
-        self.experiments = {experiment.name: experiment for experiment in experiments}
-        if len(self.experiments) < len(experiments):
-            names = [experiment.name for experiment in experiments]
-            raise ValueError(checks.message("experiments", "of different names", names))
-        wanted = [cell for experiment in experiments for cell in experiment.checked_cells(scale, seeds)]
-        self.folder, self.scale = folder, scale
-        self.cells = {cell.key: cell for cell in wanted}
-        self.failures: dict[str, Failed] = {}
-        self.files = {name: RowFile(folder / f"{name}.jsonl") for name in self.experiments}
-
-    def rows(self) -> list[Row]:
-        """Return the rows that there are of the cells that are wanted."""
-        files = self.files
-        found = (files[cell.experiment].rows.get(key) for key, cell in self.cells.items())
-        return [row for row in found if row is not None]
-
-    def waiting(self) -> Iterable[Cell]:
-        """Yield the cells that have no row, not even by another process, at the moment they are asked for."""
-        for key, cell in self.cells.items():
-            file = self.files[cell.experiment]
-            if key not in file.rows:
-                file.refresh()
-                if key not in file.rows:
-                    yield cell
-
-    def record(self, result: Done | Failed) -> None:
-        """Write the row of a finished cell, or note that it failed."""
-        if isinstance(result, Done):
-            try:
-                row = _row(self.experiments[result.cell.experiment], result)
-            except (TypeError, ValueError) as error:
-                result = Failed(result.cell, f"{type(error).__name__}: {error}", "")
-            else:
-                self.files[result.cell.experiment].append(row)
-                return
-        self.failures[result.cell.key] = result
-        LOGGER.warning("%s failed: %s", result.cell, result.error)
-
-    def seconds_left(self, jobs: int) -> float:
-        """Return about how long the cells that are left take, so many at a time where they need not be alone."""
-        total = 0.0
-        for name, experiment in self.experiments.items():
-            rows = self.files[name].rows
-            estimate = cell_seconds(experiment, self.scale, rows.values())
-            cells = (cell for cell in self.cells.values() if cell.experiment == name)
-            left = sum(estimate(cell) for cell in cells if cell.key not in rows and cell.key not in self.failures)
-            total += left if experiment.alone else left / jobs
-        return total
+        move()
+        for alone, group in itertools.groupby(missing, key=lambda cell: known[cell.experiment].alone):
+            for result in _computed(list(group), known, place, 1 if alone else jobs):
+                if isinstance(result, Failed):
+                    failures[result.cell.key] = result
+                    LOGGER.warning("%s failed: %s", result.cell, result.error)
+                else:
+                    rows[result.cell.key] = result
+                if show:
+                    move()
+    if failures:
+        raise FailedCellsError(list(failures.values()), place)
+    rows = _all_rows(known, place)
+    return [rows[cell.key] for cell in cells]
 
 
-def _row(experiment: Experiment, done: Done) -> Row:
-    """Return the row of a finished cell, if its scores are those of the experiment and finite numbers."""
-    outcome, owner = done.outcome, f"run of {experiment.name!r}"
-    if not isinstance(outcome, Outcome):
-        raise TypeError(checks.message(f"result of the {owner}", "an Outcome", type(outcome).__name__))
-    if not outcome.scores:
-        raise ValueError(checks.message(f"scores of the {owner}", "at least one", "none"))
-    for name in outcome.scores:
-        checks.check_name(name, [score.name for score in experiment.scores], f"each score of the {owner}")
-    around = surroundings()
-    row = Row(
-        done.cell,
-        scores={name: _number(value) for name, value in outcome.scores.items()},
-        curves={name: tuple(map(_number, values)) for name, values in outcome.curves.items()},
-        chosen=outcome.chosen,
-        seconds=done.seconds,
-        started=done.started,
-        **around | {"machine": around["machine"] | {"threads": done.threads}},
-    )
-    # Read back, so that what is kept here is what any reader finds, and nothing is written that none can read.
-    return Row.from_line(row.to_line()[:-1])
-
-
-def _number(value: object) -> float:
-    """Return a number of Python; torch and NumPy have their own."""
-    return float(value)  # type: ignore[arg-type]
+def _all_rows(names: Iterable[str], folder: Path) -> dict[str, Row]:
+    return {key: row for name in names for key, row in read_rows(folder / f"{name}.jsonl").items()}
 
 
 def cell_seconds(experiment: Experiment, scale: str, rows: Iterable[Row]) -> Callable[[Cell], float]:
-    """Return a function that says about how long a cell takes.
+    """Return a function that estimates how long a cell takes.
 
-    That is the median of the rows of its setting and method; failing that, of its method, of the experiment at
+    The estimate is the median of the rows of its setting and method; without any, of its method, of the experiment at
     this scale, and in the end what the experiment itself says.
-
-    Parameters
-    ----------
-    experiment
-        Whose cells they are.
-    scale
-        Of the cells.
-    rows
-        That there are, of any experiment and scale.
 
     Examples
     --------
@@ -240,17 +185,217 @@ def cell_seconds(experiment: Experiment, scale: str, rows: Iterable[Row]) -> Cal
     >>> cell_seconds(sums, "quick", rows=[])(next(cells("quick", 1)))
     30.0
     """
-    times: dict[tuple[str | None, str | None], list[float]] = {}
+
+    def levels(cell: Cell) -> tuple[tuple[str, ...], ...]:
+        return (cell.setting, cell.method), (cell.method,), ()
+
+    times: dict[tuple[str, ...], list[float]] = {}
     for row in rows:
-        cell = row.cell
-        if (cell.experiment, cell.scale) == (experiment.name, scale):
-            for level in ((cell.setting, cell.method), (None, cell.method), (None, None)):
+        if (row.cell.experiment, row.cell.scale) == (experiment.name, scale):
+            for level in levels(row.cell):
                 times.setdefault(level, []).append(row.seconds)
     medians = {level: statistics.median(seconds) for level, seconds in times.items()}
     stated = 60 * experiment.minutes[scale] / max(1, len(experiment.checked_cells(scale)))
+    return lambda cell: next((medians[level] for level in levels(cell) if level in medians), stated)
 
-    def estimate(cell: Cell) -> float:
-        levels = ((cell.setting, cell.method), (None, cell.method), (None, None))
-        return next((medians[level] for level in levels if level in medians), stated)
 
-    return estimate
+# ---------------------------------------------------------------------- one cell
+
+
+@contextlib.contextmanager
+def seeded(cell: Cell) -> Iterator[None]:
+    """Seed the random numbers of torch, NumPy and Python by the seed of a cell, and restore them afterwards.
+
+    Only the seed counts: all methods see the same data.
+
+    Examples
+    --------
+    >>> cell = Cell("sums", "small", "exact", 3, "quick")
+    >>> with seeded(cell):
+    ...     first = torch.rand(2)
+    >>> with seeded(cell):
+    ...     bool((torch.rand(2) == first).all())
+    True
+    """
+    python, numpy = random.getstate(), np.random.get_state()
+    with torch.random.fork_rng(devices=range(torch.cuda.device_count())):
+        torch.manual_seed(cell.seed)
+        np.random.seed(cell.seed % 2**32)  # NumPy takes 32 bits only
+        random.seed(cell.seed)
+        try:
+            yield
+        finally:
+            random.setstate(python)
+            np.random.set_state(numpy)
+
+
+def compute(run: Callable[[Cell], Outcome], cell: Cell) -> Outcome | Failed:
+    """Compute one cell in this process, with plain numbers in its result; an error becomes a result as well."""
+    try:
+        with seeded(cell):
+            outcome = run(cell)
+        if not isinstance(outcome, Outcome):
+            got = type(outcome).__name__
+            raise TypeError(checks.message(f"result of the run of {cell.experiment!r}", "an Outcome", got))
+        scores = {name: float(value) for name, value in outcome.scores.items()}
+        curves = {name: tuple(map(float, values)) for name, values in outcome.curves.items()}
+        return Outcome(scores, curves, outcome.chosen)
+    except Exception as error:
+        return Failed(cell, _one_line(error), traceback.format_exc())
+
+
+def _one_line(error: Exception) -> str:
+    return " ".join(f"{type(error).__name__}: {error}".split())
+
+
+def _row(experiment: Experiment, cell: Cell, folder: Path) -> Row | Failed:
+    """Return the row of a cell after it was written, or the one that another process has written."""
+    path = folder / f"{experiment.name}.jsonl"
+    if row := read_rows(path).get(cell.key):
+        return row
+    started, clock = datetime.now(timezone.utc), time.perf_counter()
+    outcome = compute(experiment.run, cell)
+    seconds = round(time.perf_counter() - clock, 6)
+    if isinstance(outcome, Failed):
+        return outcome
+    around = provenance()
+    row = Row(
+        cell,
+        outcome.scores,
+        seconds,
+        started.strftime("%Y-%m-%dT%H:%M:%SZ"),
+        {name: tuple(values) for name, values in outcome.curves.items()},
+        outcome.chosen,
+        **around | {"machine": around["machine"] | {"threads": torch.get_num_threads()}},
+    )
+    try:
+        names = [score.name for score in experiment.scores]
+        if not row.scores:
+            raise ValueError(checks.message(f"scores of the run of {experiment.name!r}", "at least one", "none"))
+        for name in row.scores:
+            checks.check_name(name, names, f"each score of the run of {experiment.name!r}")
+        row.to_line()  # raises if there is a number that is not finite, or something that JSON cannot hold
+    except (TypeError, ValueError) as error:
+        return Failed(cell, _one_line(error))
+    append_row(path, row)
+    return row
+
+
+# ---------------------------------------------------------------------- many cells
+
+
+def _computed(
+    cells: Sequence[Cell], experiments: Mapping[str, Experiment], folder: Path, jobs: int
+) -> Iterator[Row | Failed]:
+    """Compute cells and yield their results as they come."""
+    if jobs == 1:
+        for cell in cells:
+            yield _row(experiments[cell.experiment], cell, folder)
+        return
+    waiting = {cell.key: cell for cell in cells}
+    while waiting:
+        try:
+            for result in _in_workers(list(waiting.values()), experiments, folder, jobs):
+                del waiting[result.cell.key]
+                yield result
+        except TerminatedWorkerError:
+            # joblib does not say which worker died. Cells are started in order, so the first ones that are left are
+            # computed one by one: a cell whose worker dies again is the one to name.
+            for cell in list(waiting.values())[:jobs]:
+                try:
+                    (result,) = _in_workers([cell], experiments, folder, jobs)
+                except TerminatedWorkerError as error:
+                    code = re.search(r"\((-?\d+)\)", str(error))
+                    result = Failed(cell, "its process died" + (f" with exit code {code[1]}" if code else ""))
+                del waiting[cell.key]
+                yield result
+
+
+def _in_workers(
+    cells: Sequence[Cell], experiments: Mapping[str, Experiment], folder: Path, jobs: int
+) -> Iterator[Row | Failed]:
+    """Compute cells in processes that share the cores; these write the rows, so none is lost with this process."""
+    # No more threads than this process was told to use.
+    threads = min(torch.get_num_threads(), max(1, joblib.cpu_count() // jobs))
+    with joblib.parallel_config("loky", inner_max_num_threads=threads):
+        parallel = joblib.Parallel(jobs, batch_size=1, return_as="generator_unordered")
+    work = joblib.delayed(_work)
+    with _ignoring_interrupts():
+        results = parallel(work(experiments[cell.experiment], cell, folder, os.getpid()) for cell in cells)
+    yield from results
+
+
+def _work(experiment: Experiment, cell: Cell, folder: Path, parent: int) -> Row | Failed:
+    _end_with(parent)
+    return _row(experiment, cell, folder)
+
+
+@functools.cache
+def _end_with(parent: int) -> None:
+    """End this process, even in the middle of a cell, once the one that started it is gone."""
+
+    def watch() -> None:
+        while os.getppid() == parent:
+            time.sleep(1.0)
+        os._exit(1)
+
+    threading.Thread(target=watch, daemon=True).start()
+
+
+@contextlib.contextmanager
+def _ignoring_interrupts() -> Iterator[None]:
+    """Ignore Ctrl-C while workers start, which inherit that: a terminal sends it to all processes."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    handler = signal.signal(signal.SIGINT, signal.SIG_IGN)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, handler)
+
+
+# ---------------------------------------------------------------------- where rows come from
+
+
+@functools.cache
+def provenance() -> dict[str, Any]:
+    """Return versions, commit and machine, as rows have them; looked up once in a process.
+
+    Examples
+    --------
+    >>> sorted(provenance())
+    ['commit', 'machine', 'versions']
+    """
+    versions = {"askew": io.version(), "python": platform.python_version()}
+    versions |= {module.__name__: str(module.__version__) for module in (torch, np, scipy, sklearn)}
+    machine = {"cores": joblib.cpu_count(), "system": platform.system(), "architecture": platform.machine()}
+    machine["processor"] = _processor()
+    if torch.cuda.is_available():
+        machine["accelerator"] = torch.cuda.get_device_name()
+    return {"versions": versions, "commit": _commit(Path(__file__).parent), "machine": machine}
+
+
+def _processor() -> str:
+    """Return the model of the processor: another one may round sums differently, which training amplifies."""
+    with contextlib.suppress(OSError):
+        for line in Path("/proc/cpuinfo").read_text("utf-8", errors="replace").splitlines():
+            if line.startswith("model name"):
+                return line.partition(":")[2].strip()
+    return platform.processor()
+
+
+def _commit(package: Path) -> str | None:
+    """Return the commit of a folder of source, with a + if it or askew was changed since; None outside a repository."""
+
+    def git(*arguments: str) -> str:
+        command = ["git", "--no-optional-locks", "-C", str(package), *arguments]
+        return subprocess.run(command, capture_output=True, text=True, check=True, timeout=30).stdout.strip()
+
+    try:
+        # Installed into an environment inside another repository, the package is no part of that one.
+        git("ls-files", "--error-unmatch", "__init__.py")
+        changed = git("status", "--porcelain", "--", ".", ":(top)src/askew")
+        return git("rev-parse", "HEAD") + ("+" if changed else "")
+    except (OSError, subprocess.SubprocessError):
+        return None

@@ -1,145 +1,28 @@
-"""Results of experiments: read back with checks, where they come from, and their means over seeds."""
+"""Results over seeds, compared with the paper's values and with its claims."""
 
 from __future__ import annotations
 
-import functools
 import math
-import os
-import platform
-import subprocess
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import numpy as np
-import scipy
-import sklearn
-import torch
+import pandas as pd
 from scipy import stats
 
-from askew import checks, io
-from askew_paper.experiment import Cell
-from askew_paper.rows import Row, RowFile
+from askew import checks
+from askew_paper.experiment import Cell, Claim, Experiment, Score
+from askew_paper.published import TABLES, Published
+from askew_paper.rows import Row
 
-__all__ = ["Summary", "cores", "interval", "read", "summary", "surroundings"]
+__all__ = ["Comparison", "compare", "interval", "judge", "mark", "summarise"]
 
 CONFIDENCE = 0.95
 
 
-def read(folder: str | os.PathLike[str]) -> list[Row]:
-    """Return all rows of a folder of results, checked.
-
-    Parameters
-    ----------
-    folder
-        Where :func:`~askew_paper.runner.reproduce` wrote them.
-
-    Raises
-    ------
-    FileNotFoundError
-        If there are no results.
-    ValueError
-        If a line is damaged; names the file and the line. Half a line at the end of a file, as a killed process
-        leaves it, is a warning only.
-
-    Examples
-    --------
-    >>> read("no/such/folder")
-    Traceback (most recent call last):
-    FileNotFoundError: folder of results must be a folder with .jsonl files. Got 'no/such/folder' instead. ...
-    """
-    files = sorted(Path(folder).glob("*.jsonl"))
-    if not files:
-        must, hint = "a folder with .jsonl files", "Make them with: askew-paper run"
-        raise FileNotFoundError(checks.message("folder of results", must, repr(os.fspath(folder)), hint))
-    return [row for file in files for row in RowFile(file).rows.values()]
-
-
-# ---------------------------------------------------------------------- where rows come from
-
-
-def cores() -> int:
-    """Return the number of cores that this process may use."""
-    if hasattr(os, "sched_getaffinity"):
-        return len(os.sched_getaffinity(0))
-    return os.cpu_count() or 1
-
-
-@functools.lru_cache(maxsize=1)
-def surroundings() -> dict[str, Any]:
-    """Return versions, commit and machine, as rows have them; looked up once in a process.
-
-    Examples
-    --------
-    >>> sorted(surroundings())
-    ['commit', 'machine', 'versions']
-    """
-    versions = {"askew": io.version(), "python": platform.python_version()}
-    versions |= {module.__name__: str(module.__version__) for module in (torch, np, scipy, sklearn)}
-    machine = {"cores": cores(), "system": platform.system(), "architecture": platform.machine()}
-    machine["processor"] = _processor()
-    if torch.cuda.is_available():
-        machine["accelerator"] = torch.cuda.get_device_name()
-    return {"versions": versions, "commit": _commit(Path(__file__).parents[1]), "machine": machine}
-
-
-def _processor() -> str:
-    """Return what the processor calls itself: another one may round sums otherwise, which training enlarges."""
-    try:
-        lines = Path("/proc/cpuinfo").read_text("utf-8", errors="replace").splitlines()
-    except OSError:
-        lines = []
-    names = (line.partition(":")[2].strip() for line in lines if line.startswith("model name"))
-    return next(names, platform.processor())
-
-
-def _commit(package: Path) -> str | None:
-    """Return the commit of a folder of source, with a + if it was changed since; None if git does not know it."""
-
-    def git(*arguments: str) -> str:
-        command = ["git", "--no-optional-locks", "-C", str(package), *arguments]
-        done = subprocess.run(command, capture_output=True, text=True, check=True, timeout=30)
-        return done.stdout.strip()
-
-    try:
-        # Installed into an environment inside another repository, askew is no part of that.
-        git("ls-files", "--error-unmatch", "__init__.py")
-        return git("rev-parse", "HEAD") + ("+" if git("status", "--porcelain", "--", ".") else "")
-    except (OSError, subprocess.SubprocessError):
-        return None
-
-
-# ---------------------------------------------------------------------- over seeds
-
-
-@dataclass(frozen=True)
-class Summary:
-    """A score of a method over its seeds.
-
-    Parameters
-    ----------
-    cell
-        The first of the cells; the others differ in the seed only.
-    score
-        Its name.
-    mean
-        Over the seeds.
-    half
-        Half the width of the 95 % interval of the mean, by Student's t distribution; None for a single seed.
-    seeds
-        How many there are.
-    """
-
-    cell: Cell
-    score: str
-    mean: float
-    half: float | None
-    seeds: int
-
-
-def interval(values: Iterable[float]) -> tuple[float, float | None]:
-    """Return the mean of independent values and half the width of its 95 % interval; None for a single value.
+def interval(values: Iterable[float]) -> tuple[float, float]:
+    """Return the mean of independent values and half the width of its 95 % interval; NaN for a single value.
 
     Examples
     --------
@@ -149,40 +32,242 @@ def interval(values: Iterable[float]) -> tuple[float, float | None]:
     """
     numbers = np.asarray(list(values), dtype=np.float64)
     n = len(numbers)
-    mean = float(numbers.mean())
     if n < 2:
-        return mean, None
+        return float(numbers.mean()), math.nan
     quantile = stats.t.ppf((1 + CONFIDENCE) / 2, n - 1)
-    return mean, float(quantile * numbers.std(ddof=1) / math.sqrt(n))
+    return float(numbers.mean()), float(quantile * numbers.std(ddof=1) / math.sqrt(n))
 
 
-def summary(rows: Iterable[Row]) -> list[Summary]:
-    """Return mean and 95 % interval of every score over the seeds.
+def summarise(rows: Iterable[Row]) -> pd.DataFrame:
+    """Return mean and 95 % interval of every score over the seeds, one line per score of each setting and method.
 
-    Rows are taken together only if they differ in nothing but the seed: never across scales or options.
+    Rows are combined only if they differ in nothing but the seed: never across scales or options.
 
     Parameters
     ----------
     rows
         Each cell once.
 
+    Returns
+    -------
+    DataFrame
+        Columns ``group``, ``score``, ``cell`` (one of those combined), ``mean``, ``half`` (half the width of the
+        interval, NaN for one seed), ``seeds`` and ``seconds`` (the median of a run).
+
     Examples
     --------
     >>> cells = [Cell("sums", "small", "exact", seed, "quick") for seed in range(2)]
     >>> rows = [Row(cell, {"mae": 1.0 + cell.seed}, 1.0, "2023-01-01T00:00:00Z") for cell in cells]
-    >>> [(found.score, found.mean, found.seeds) for found in summary(rows)]
-    [('mae', 1.5, 2)]
+    >>> summarise(rows)[["score", "mean", "seeds"]].values.tolist()
+    [['mae', 1.5, 2]]
     """
-    groups: dict[str, list[Row]] = {}
-    keys: set[str] = set()
-    for row in rows:
-        if row.cell.key in keys:
-            raise ValueError(checks.message("each row", "of a cell of its own", f"two of {row.cell}"))
-        keys.add(row.cell.key)
-        groups.setdefault(row.cell.group, []).append(row)
-    found = []
-    for group in groups.values():
-        for score in dict.fromkeys(name for row in group for name in row.scores):
-            values = [row.scores[score] for row in group if score in row.scores]
-            found.append(Summary(group[0].cell, score, *interval(values), seeds=len(values)))
-    return found
+    columns = ["group", "key", "score", "cell", "value", "seconds"]
+    lines = [
+        (row.cell.group, row.cell.key, score, row.cell, value, row.seconds)
+        for row in rows
+        for score, value in row.scores.items()
+    ]
+    frame = pd.DataFrame(lines, columns=columns)
+    twice = frame.duplicated(["key", "score"])
+    if twice.any():
+        cell = frame["cell"][twice].iloc[0]
+        raise ValueError(checks.message("each row", "of a different cell", f"two of {cell}"))
+    groups = frame.groupby(["group", "score"], sort=False)
+    summary = groups.agg(cell=("cell", "first"), seeds=("value", "size"), seconds=("seconds", "median"))
+    intervals = [interval(values) for _, values in groups["value"]]
+    summary["mean"], summary["half"] = [m for m, _ in intervals], [h for _, h in intervals]
+    return summary.reset_index()
+
+
+# ---------------------------------------------------------------------- with the paper
+
+
+@dataclass(frozen=True, eq=False)
+class Comparison:
+    """All values of an experiment at one scale.
+
+    Attributes
+    ----------
+    experiment : Experiment
+        Whose values they are.
+    scale : str
+        One of :data:`~askew_paper.experiment.SCALES`.
+    table : DataFrame
+        One line for each setting, method and score that there should be, with ``mean``, ``half``, ``seeds`` and
+        ``seconds`` of our rows, ``published``, ``spread`` and ``decimals`` of the paper, ``difference`` and ``mark``.
+        What is missing is NaN. A method with several sets of options has them in its name.
+    rows : list of Row
+        Where our values come from.
+    cells : dict
+        The cells that there should be, with their first seed, by setting and method.
+    stale : int
+        Number of rows that were left out because the experiment has other options now.
+    """
+
+    experiment: Experiment
+    scale: str
+    table: pd.DataFrame
+    rows: list[Row]
+    cells: Mapping[tuple[str, str], Cell]
+    stale: int
+
+
+def compare(experiment: Experiment, rows: Iterable[Row], scale: str) -> Comparison:
+    """Return the paper's values and those of the rows of one scale; rows of other experiments are ignored."""
+    cells = {cell.group: cell for cell in experiment.checked_cells(scale, 1)}
+    of_scale = [row for row in rows if (row.cell.experiment, row.cell.scale) == (experiment.name, scale)]
+    current = [row for row in of_scale if row.cell.group in cells]
+    papers: dict[tuple[str, str, str], Published] = {}
+    for entry in experiment.published:  # of two, the one with a spread
+        place = (entry.setting, entry.method, entry.score)
+        if place not in papers or papers[place].spread is None:
+            papers[place] = entry
+    names = _variant_names(list(cells.values()))
+    lines: list[tuple[str, str, str | None, str, Published | None]] = []
+    for group, cell in cells.items():
+        other = experiment.against.get(cell.method, cell.method)
+        for score in experiment.scores:
+            paper = papers.get((cell.setting, other, score.name))
+            lines.append((cell.setting, names[group], group, score.name, paper))
+    # Values of the paper for methods that we do not even try are missing as well.
+    tried = {(cell.setting, cell.method) for cell in cells.values()}
+    lines += [
+        (s, method, None, score, paper) for (s, method, score), paper in papers.items() if (s, method) not in tried
+    ]
+    table = pd.DataFrame(lines, columns=["setting", "method", "group", "score", "paper"])
+    table = table.merge(summarise(current).drop(columns="cell"), how="left", on=["group", "score"])
+    table["seeds"] = table["seeds"].fillna(0).astype(int)
+    table["published"] = [math.nan if paper is None else paper.mean for paper in table["paper"]]
+    table["spread"] = [math.nan if paper is None or paper.spread is None else paper.spread for paper in table["paper"]]
+    digits = {score.name: score.digits for score in experiment.scores}
+    table["decimals"] = [_decimals(*pair, digits) for pair in zip(table["paper"], table["score"], strict=True)]
+    comparable = ~table["setting"].isin(experiment.incomparable) & (scale != "toy")
+    table["difference"] = (table["mean"] - table["published"]).where(comparable)
+    lower = {score.name: score.lower_is_better for score in experiment.scores}
+    table["mark"] = [
+        mark(line.difference, line.half, line.spread, line.decimals, lower[line.score]) for line in table.itertuples()
+    ]
+    by_name = {(cell.setting, names[group]): cell for group, cell in cells.items()}
+    return Comparison(experiment, scale, table, current, by_name, len(of_scale) - len(current))
+
+
+def _decimals(paper: Published | None, score: str, digits: Mapping[str, int]) -> int:
+    """Return the number of decimals of a published value, or else of ours."""
+    return TABLES[paper.table].digits if paper is not None and paper.table in TABLES else digits[score]
+
+
+def mark(difference: float, half: float, spread: float, decimals: int, lower_is_better: bool) -> str:
+    """Return whether ours is ``"better"``, ``"within"`` the spread or ``"worse"``; empty where nothing can be said.
+
+    Parameters
+    ----------
+    difference
+        Ours minus the paper's; NaN without a comparison.
+    half, spread
+        Half of our interval and the paper's standard deviation; NaN where there is none.
+    decimals
+        Of the published value: up to half of the last one is no difference.
+    lower_is_better
+        Of the score.
+
+    Examples
+    --------
+    >>> mark(-0.07, 0.01, math.nan, 3, lower_is_better=True)
+    'better'
+    """
+    if math.isnan(difference) or (math.isnan(half) and math.isnan(spread)):
+        return ""
+    if abs(difference) <= np.nanmax([spread, half, 0.5 * 10.0**-decimals]):
+        return "within"
+    return "better" if (difference < 0) == lower_is_better else "worse"
+
+
+def _variant_names(cells: Sequence[Cell]) -> dict[str, str]:
+    """Return the method of each group, with the options that distinguish it from others of the same method."""
+    variants: dict[tuple[str, str], list[Cell]] = {}
+    for cell in cells:
+        variants.setdefault((cell.setting, cell.method), []).append(cell)
+    names = {}
+    for (_, method), same in variants.items():
+        common = set(same[0].options).intersection(*(cell.options for cell in same[1:]))
+        for cell in same:
+            different = [option for option in cell.options if option not in common]
+            names[cell.group] = f"{method} ({listed(different)})" if different else method
+    return names
+
+
+def listed(options: Iterable[tuple[str, object]]) -> str:
+    """Return options as text, sorted by name."""
+    return ", ".join(f"{name} {shown(value)}" for name, value in sorted(options, key=lambda option: option[0]))
+
+
+def shown(value: object) -> str:
+    """Return the value of an option as text."""
+    if isinstance(value, tuple):
+        return "x".join(map(shown, value)) or "none"
+    return f"{value:g}" if isinstance(value, float) else str(value)
+
+
+def number(value: float, digits: int, half: float = math.nan, sign: bool = False) -> str:
+    """Return a number as text, with half of its interval if there is one; zero has no sign."""
+    text = f"{value:{'+' if sign else ''}.{digits}f}"
+    text = text.lstrip("+-") if float(text) == 0 else text
+    return text if math.isnan(half) else f"{text} ± {number(half, digits)}"
+
+
+# ---------------------------------------------------------------------- claims
+
+
+def judge(comparison: Comparison) -> pd.DataFrame:
+    """Return the claims of an experiment with what the results say about them; empty without results.
+
+    Of a method with several sets of options, the best counts.
+    """
+    settings = list(dict.fromkeys(comparison.table["setting"]))
+    lines = []
+    for claim in comparison.experiment.claims:
+        values = dict.fromkeys(cell[claim.by] if claim.by else None for cell in comparison.cells.values())
+        for setting in claim.settings or settings:
+            lines += [_judged(comparison, claim, setting, value) for value in values if setting in settings]
+    columns = ["Claim", "Setting", "At this scale", "Figures"]
+    return pd.DataFrame([line for line in lines if line is not None], columns=columns)
+
+
+def _judged(comparison: Comparison, claim: Claim, setting: str, value: object) -> tuple[str, str, str, str] | None:
+    """Return the line of a claim in one setting and with one value of its option; None where values are missing."""
+    score = next(score for score in comparison.experiment.scores if score.name == claim.score)
+    table, cells = comparison.table, comparison.cells
+    found: dict[str, Any] = {}
+    for line in table[
+        (table["setting"] == setting) & (table["score"] == score.name) & (table["seeds"] > 0)
+    ].itertuples():
+        cell = cells[setting, line.method]
+        if claim.by and cell[claim.by] != value:
+            continue
+        if cell.method not in found or (line.mean < found[cell.method].mean) == score.lower_is_better:
+            found[cell.method] = line
+    sides = [{method: found[method] for method in side if method in found} for side in (claim.ahead, claim.behind)]
+    if not all(sides):
+        return None
+    ahead, behind = (
+        sorted(side.items(), key=lambda pair: pair[1].mean, reverse=not score.lower_is_better) for side in sides
+    )
+    (name, first), (other_name, other) = (ahead[-1] if claim.each else ahead[0]), behind[0]
+    text = "confirmed" if claim.holds(first.mean, other.mean, score.lower_is_better) else "not confirmed"
+    if math.isnan(first.half) or math.isnan(other.half):
+        text += " (one seed)"
+    else:
+        # The factor is on the side of the error that may be larger, or of the score that may be lower.
+        a, b = (1.0, claim.factor) if score.lower_is_better else (claim.factor, 1.0)
+        is_clear = abs(a * first.mean - b * other.mean) > a * first.half + b * other.half
+        text += ", clearly" if is_clear else ", within the spread"
+    tried = {cell.method for (place, _), cell in cells.items() if place == setting}
+    unseen = [method for method in (*claim.ahead, *claim.behind) if method in tried and method not in found]
+    if unseen:
+        text += f"; not run yet: {'; '.join(unseen)}"
+    figures = f"{name} {_figure(first, score)}; {other_name} {_figure(other, score)}"
+    return claim.text, f"{setting}, {claim.by} {shown(value)}" if claim.by else setting, text, figures
+
+
+def _figure(line: Any, score: Score) -> str:
+    return number(line.mean, score.digits, line.half)

@@ -7,11 +7,10 @@ from pathlib import Path
 
 import pytest
 import torch
-from askew_paper.experiment import Cell
+from askew_paper.experiment import Cell, Outcome
 from askew_paper.experiments import EXPERIMENTS
 from askew_paper.experiments.ablation import ABLATION, PLAIN, VARIANTS, Variant, _DoubleBackpropagation, run
-from askew_paper.runner import reproduce
-from askew_paper.workers import Done, compute
+from askew_paper.runner import compute, reproduce
 
 from askew.divergences import NeuralBregman
 
@@ -21,9 +20,9 @@ def cell_of(method: str, **options: object) -> Cell:
     return dataclasses.replace(cell, options=tuple(sorted({**dict(cell.options), **options}.items())))
 
 
-def computed(cell: Cell) -> Done:
+def computed(cell: Cell) -> Outcome:
     found = compute(run, cell)
-    assert isinstance(found, Done), found
+    assert isinstance(found, Outcome), found
     return found
 
 
@@ -45,11 +44,11 @@ def test_variants_are_different_and_say_how() -> None:
 
 @pytest.mark.parametrize("method", ["nbd", "plain, ReLU", "constant 0.001"])
 def test_same_seed_gives_the_same_error(method: str) -> None:
-    first, again = computed(cell_of(method)).outcome, computed(cell_of(method)).outcome
+    first, again = computed(cell_of(method)), computed(cell_of(method))
     assert first.scores["mae"] == again.scores["mae"]
     assert first.curves == again.curves
     assert first.chosen == again.chosen
-    assert computed(dataclasses.replace(cell_of(method), seed=1)).outcome.scores["mae"] != first.scores["mae"]
+    assert computed(dataclasses.replace(cell_of(method), seed=1)).scores["mae"] != first.scores["mae"]
 
 
 # ---------------------------------------------------------------------- the two forms
@@ -74,7 +73,7 @@ def test_both_forms_are_one_function(activation: str, calibrated: bool) -> None:
 
 
 def test_both_forms_learn_the_same() -> None:
-    ours, textbook = (computed(cell_of(method)).outcome for method in ("plain", "plain, double backpropagation"))
+    ours, textbook = (computed(cell_of(method)) for method in ("plain", "plain, double backpropagation"))
     assert textbook.scores["mae"] == pytest.approx(ours.scores["mae"], rel=1e-4)
     assert 0 < textbook.chosen["difference"] < 1e-4
     assert "difference" not in ours.chosen

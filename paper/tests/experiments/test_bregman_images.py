@@ -8,7 +8,7 @@ import os
 
 import pytest
 import torch
-from askew_paper.experiment import Cell, Experiment
+from askew_paper.experiment import Cell, Experiment, Outcome
 from askew_paper.experiments import EXPERIMENTS
 from askew_paper.experiments.bregman_images import (
     BATCH,
@@ -23,7 +23,7 @@ from askew_paper.experiments.bregman_images import (
     run,
     settings_of,
 )
-from askew_paper.workers import Done, compute
+from askew_paper.runner import compute
 
 from askew.divergences import Bregman
 from askew.potentials import FromFunction
@@ -36,9 +36,9 @@ def cell_of(method: str, setting: str = "asymmetric", experiment: Experiment = B
     return dataclasses.replace(cell, options=tuple(sorted({**dict(cell.options), **options}.items())))
 
 
-def computed(cell: Cell) -> Done:
+def computed(cell: Cell) -> Outcome:
     found = compute(run, cell)
-    assert isinstance(found, Done), found
+    assert isinstance(found, Outcome), found
     return found
 
 
@@ -125,7 +125,7 @@ def test_every_method_and_target_has_its_cell(experiment: Experiment) -> None:
 @pytest.mark.parametrize("method", METHODS)
 def test_smoke(method: str) -> None:
     experiment = BREGCIFAR if method in ("nbd", "mean") else BREGMNIST
-    found = computed(cell_of(method, "symmetric", experiment)).outcome
+    found = computed(cell_of(method, "symmetric", experiment))
     assert math.isfinite(found.scores["mse"])
     if method != "mean":
         curve = found.curves["test MSE"]
@@ -142,19 +142,19 @@ def test_same_seed_gives_the_same_row(method: str) -> None:
     cell = cell_of(method)
     first = computed(cell)
     torch.rand(3)
-    assert computed(cell).outcome == first.outcome
-    assert computed(dataclasses.replace(cell, seed=1)).outcome.scores != first.outcome.scores
+    assert computed(cell) == first
+    assert computed(dataclasses.replace(cell, seed=1)).scores != first.scores
 
 
 def test_mean_is_about_the_variance_of_the_targets() -> None:
     pairs = draw_pairs(LABELS, torch.arange(200), "symmetric", 20_000, None, seed=0)
-    found = computed(cell_of("mean", "symmetric", train=2000, test=2000, test_pairs=5000)).outcome.scores["mse"]
+    found = computed(cell_of("mean", "symmetric", train=2000, test=2000, test_pairs=5000)).scores["mse"]
     assert found == pytest.approx(pairs.targets.var().item(), rel=0.1)
 
 
 def test_asymmetric_target_is_learned_where_symmetric_distances_cannot() -> None:
     more = {"train": 1024, "test": 256, "epochs": 10, "rates": (3e-3,), "held_out": 0, "hidden": 32}
-    errors = {m: computed(cell_of(m, **more)).outcome.scores["mse"] for m in ("nbd-separable", "mahalanobis")}
+    errors = {m: computed(cell_of(m, **more)).scores["mse"] for m in ("nbd-separable", "mahalanobis")}
     # No symmetric function is nearer to the target than the mean of both directions.
     first, second = torch.cartesian_prod(torch.arange(10), torch.arange(10)).unbind(1)
     there, back = (class_divergence(*pair, "asymmetric") for pair in ((first, second), (second, first)))
@@ -165,17 +165,17 @@ def test_asymmetric_target_is_learned_where_symmetric_distances_cannot() -> None
 
 def test_encoder_of_fixed_features() -> None:
     cell = cell_of("nbd-separable", "asymmetric-trained", BREGCIFAR, train=512, epochs=6)
-    found = computed(cell).outcome
-    mean = computed(cell_of("mean", "asymmetric-trained", BREGCIFAR, train=512)).outcome
+    found = computed(cell)
+    mean = computed(cell_of("mean", "asymmetric-trained", BREGCIFAR, train=512))
     assert found.scores["mse"] < 0.5 * mean.scores["mse"]
     # The target is that of the setting without the ending.
-    assert mean == computed(cell_of("mean", "asymmetric", BREGCIFAR, train=512)).outcome
+    assert mean == computed(cell_of("mean", "asymmetric", BREGCIFAR, train=512))
 
 
 @pytest.mark.skipif("ASKEW_DATA" not in os.environ, reason="needs the files of MNIST; ASKEW_DATA is not set")
 def test_subset_of_published_images() -> None:
     [cell] = [c for c in BREGMNIST.checked_cells("quick", 1) if (c.method, c.setting) == ("mean", "asymmetric")]
-    assert 5 < computed(cell).outcome.scores["mse"] < 8
+    assert 5 < computed(cell).scores["mse"] < 8
 
 
 @pytest.mark.skipif("ASKEW_DATA" not in os.environ, reason="needs CIFAR-10 and ResNet20; ASKEW_DATA is not set")
@@ -189,5 +189,5 @@ def test_published_classifier_makes_the_task_easy() -> None:
             cell = dataclasses.replace(
                 cell, options=tuple(sorted((options | {n: v for n, v in few.items() if n in options}).items()))
             )
-            errors[cell.method] = computed(cell).outcome.scores["mse"]
+            errors[cell.method] = computed(cell).scores["mse"]
     assert errors["nbd"] < 0.8 * errors["mean"]

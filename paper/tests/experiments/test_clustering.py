@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import torch
 from askew_paper.data import make_mixture, mixture_names
-from askew_paper.experiment import Cell
+from askew_paper.experiment import Cell, Outcome
 from askew_paper.experiments.clustering import (
     CLUSTERING,
     METHODS,
@@ -14,7 +14,7 @@ from askew_paper.experiments.clustering import (
     run,
 )
 from askew_paper.published import published
-from askew_paper.workers import Done, compute
+from askew_paper.runner import compute
 
 from askew.clustering import kmeans
 from askew.clustering.alternating import cluster, cluster_means, descend, mean_clusters
@@ -27,8 +27,8 @@ TOY = {(cell.setting, cell.method): cell for cell in CLUSTERING.checked_cells("t
 
 def outcome(cell: Cell) -> dict[str, float]:
     found = compute(run, cell)
-    assert isinstance(found, Done), found
-    return dict(found.outcome.scores)
+    assert isinstance(found, Outcome), found
+    return dict(found.scores)
 
 
 def test_all_that_is_published_is_there() -> None:

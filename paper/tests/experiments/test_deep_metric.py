@@ -10,7 +10,7 @@ import pytest
 import torch
 from askew_paper.data.images import SETS
 from askew_paper.encoders import IMAGENET_MEAN, IMAGENET_STD, ResNet20
-from askew_paper.experiment import Cell
+from askew_paper.experiment import Cell, Outcome
 from askew_paper.experiments import EXPERIMENTS, deep_metric
 from askew_paper.experiments.deep_metric import (
     DEEP_METRIC,
@@ -25,8 +25,7 @@ from askew_paper.experiments.deep_metric import (
     some_images,
 )
 from askew_paper.published import published
-from askew_paper.runner import reproduce
-from askew_paper.workers import Done, Failed, compute
+from askew_paper.runner import Failed, compute, reproduce
 from torch import Tensor, nn
 
 from askew.divergences import make
@@ -37,8 +36,8 @@ TOY = {cell.method: cell for cell in DEEP_METRIC.checked_cells("toy")}
 
 def scores(cell: Cell) -> dict[str, float]:
     found = compute(run, cell)
-    assert isinstance(found, Done), found
-    return dict(found.outcome.scores)
+    assert isinstance(found, Outcome), found
+    return dict(found.scores)
 
 
 # ---------------------------------------------------------------------- cells

@@ -10,7 +10,7 @@ import pytest
 import torch
 from askew_paper.data.taxonomy import Taxonomy, random_taxonomy
 from askew_paper.data.words import WordPairs, WordVectors
-from askew_paper.experiment import Cell
+from askew_paper.experiment import Cell, Outcome
 from askew_paper.experiments.entailment import (
     ENTAILMENT,
     METHODS,
@@ -24,7 +24,7 @@ from askew_paper.experiments.entailment import (
 )
 from askew_paper.experiments.entailment_task import Lexicon, Task, load_lexicon, make_task, pair_rows, random_lexicon
 from askew_paper.experiments.entailment_training import Cosine, EntailmentLoss, OrderEmbedding, Plan, learn
-from askew_paper.workers import Done, compute
+from askew_paper.runner import compute
 from torch import nn
 
 from askew.divergences import Divergence, Embedded, NeuralBregman, Reversed
@@ -244,15 +244,15 @@ def test_same_seed_same_weights(task: Task) -> None:
 # ---------------------------------------------------------------------- the experiment
 
 
-def outcome(cell: Cell) -> Done:
+def outcome(cell: Cell) -> Outcome:
     found = compute(run, cell)
-    assert isinstance(found, Done), found
+    assert isinstance(found, Outcome), found
     return found
 
 
 @pytest.mark.parametrize("method", METHODS)
 def test_smoke(method: str) -> None:
-    found = outcome(TOY[method]).outcome
+    found = outcome(TOY[method])
     assert set(found.scores) == {score.name for score in ENTAILMENT.scores}
     assert all(-1 <= value <= 1 for value in found.scores.values())
     assert set(found.chosen["validation"]) == {"average precision", "direction", "spearman"}
@@ -261,10 +261,10 @@ def test_smoke(method: str) -> None:
 def test_rate_is_chosen_by_validation_words() -> None:
     cell = TOY["order"]
     several = replace(cell, options=tuple((k, (1e-6, 1e-2) if k == "learning_rates" else v) for k, v in cell.options))
-    found = outcome(several).outcome
+    found = outcome(several)
     assert found.chosen["learning rate"] == 1e-2
     single = replace(cell, options=tuple((k, (1e-2,) if k == "learning_rates" else v) for k, v in cell.options))
-    assert dict(outcome(single).outcome.scores) == dict(found.scores)
+    assert dict(outcome(single).scores) == dict(found.scores)
 
 
 def test_all_methods_have_the_same_encoder_negatives_and_epochs() -> None:

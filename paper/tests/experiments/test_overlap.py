@@ -8,10 +8,10 @@ import os
 
 import pytest
 import torch
-from askew_paper.experiment import Cell
+from askew_paper.experiment import Cell, Outcome
 from askew_paper.experiments import EXPERIMENTS
 from askew_paper.experiments.overlap import BATCH, METHODS, OVERLAP, SIZES, Crops, _images, draw_crops, lacking, run
-from askew_paper.workers import Done, compute
+from askew_paper.runner import compute
 
 CPU = torch.device("cpu")
 
@@ -21,9 +21,9 @@ def cell_of(method: str, scale: str = "toy", **options: object) -> Cell:
     return dataclasses.replace(cell, options=tuple(sorted({**dict(cell.options), **options}.items())))
 
 
-def computed(cell: Cell) -> Done:
+def computed(cell: Cell) -> Outcome:
     found = compute(run, cell)
-    assert isinstance(found, Done), found
+    assert isinstance(found, Outcome), found
     return found
 
 
@@ -114,7 +114,7 @@ def test_cells() -> None:
 
 @pytest.mark.parametrize("method", METHODS)
 def test_smoke(method: str) -> None:
-    found = computed(cell_of(method)).outcome
+    found = computed(cell_of(method))
     assert 0 < found.scores["mse"] < math.inf
     if method != "mean":
         assert len(tuple(found.curves["test MSE"])) == 2
@@ -125,17 +125,17 @@ def test_same_seed_gives_the_same_row() -> None:
     cell = cell_of("nbd", pairs=128, test_pairs=128)
     first = computed(cell)
     torch.rand(3)
-    assert computed(cell).outcome == first.outcome
-    assert computed(dataclasses.replace(cell, seed=1)).outcome.scores != first.outcome.scores
+    assert computed(cell) == first
+    assert computed(dataclasses.replace(cell, seed=1)).scores != first.scores
 
 
 def test_new_crops_in_every_pair() -> None:
-    assert computed(cell_of("widenorm", pool=None, pairs=128, test_pairs=128)).outcome.scores["mse"] > 0
+    assert computed(cell_of("widenorm", pool=None, pairs=128, test_pairs=128)).scores["mse"] > 0
 
 
 def test_overlap_is_learned() -> None:
     more = {"pairs": 4096, "epochs": 6, "rates": (3e-3,), "held_out": 0, "hidden": 64}
-    assert computed(cell_of("iqe", **more)).outcome.scores["mse"] < computed(cell_of("mean")).outcome.scores["mse"]
+    assert computed(cell_of("iqe", **more)).scores["mse"] < computed(cell_of("mean")).scores["mse"]
 
 
 @pytest.mark.skipif("ASKEW_DATA" not in os.environ, reason="needs the Holidays images; ASKEW_DATA is not set")

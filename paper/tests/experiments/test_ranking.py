@@ -11,11 +11,11 @@ from typing import Any
 import pytest
 import torch
 from askew_paper.data import table_names
-from askew_paper.experiment import Cell
+from askew_paper.experiment import Cell, Outcome
 from askew_paper.experiments import ranking
 from askew_paper.experiments.ranking import METHODS, PAPERS_TRAINING, RANKING, run
 from askew_paper.published import published
-from askew_paper.workers import Done, Failed, compute
+from askew_paper.runner import Failed, compute
 from numpy.typing import NDArray
 
 from askew.clustering.alternating import cluster, cluster_from_euclidean
@@ -33,8 +33,8 @@ def of_table(cell: Cell, table: str) -> Cell:
 
 def outcome(cell: Cell) -> dict[str, float]:
     found = compute(run, cell)
-    assert isinstance(found, Done), found
-    return dict(found.outcome.scores)
+    assert isinstance(found, Outcome), found
+    return dict(found.scores)
 
 
 def test_all_that_is_published_is_there() -> None:
@@ -116,8 +116,8 @@ def test_rate_and_epochs_of_the_papers_training_are_chosen_without_queries(
 
     monkeypatch.setattr(ranking.metrics, "mean_average_precision", score)
     found = compute(run, cell)
-    assert isinstance(found, Done), found
-    assert found.outcome.chosen == {"learning_rate": 1e-1, "epochs": 1}
+    assert isinstance(found, Outcome), found
+    assert found.chosen == {"learning_rate": 1e-1, "epochs": 1}
     # Of 60 rows 12 are queries; of the other 48, 10 decide. The last call is the one that is reported.
     assert seen == [(10, 38)] * 4 + [(12, 48)]
 

@@ -9,14 +9,13 @@ import numpy as np
 import pytest
 import torch
 from askew_paper.data.targets import DIM, target_pairs
-from askew_paper.experiment import Cell
+from askew_paper.experiment import Cell, Outcome
 from askew_paper.experiments import EXPERIMENTS
 from askew_paper.experiments.regression import REGRESSION, SETTINGS, learn, plain, run
 from askew_paper.experiments.schedules import SCHEDULES, share
 from askew_paper.published import published
-from askew_paper.report.tables import compare
-from askew_paper.runner import reproduce
-from askew_paper.workers import Done, compute
+from askew_paper.runner import compute, reproduce
+from askew_paper.summary import compare
 
 import askew
 
@@ -26,9 +25,9 @@ def cell_of(method: str, setting: str = "euclidean/none", **options: object) -> 
     return dataclasses.replace(cell, setting=setting, options=tuple(sorted({**dict(cell.options), **options}.items())))
 
 
-def computed(cell: Cell) -> Done:
+def computed(cell: Cell) -> Outcome:
     found = compute(run, cell)
-    assert isinstance(found, Done), found
+    assert isinstance(found, Outcome), found
     return found
 
 
@@ -58,11 +57,11 @@ def test_every_figure_of_the_paper_has_its_cell() -> None:
         assert {(c.setting, c.method) for c in cells} >= {(p.setting, p.method) for p in published("regression")}
         assert {c.setting for c in cells} == set(SETTINGS)
         assert {c.seed for c in cells} == {0, 1}
-    entries = compare(REGRESSION, [], "paper").entries
-    assert sum(entry.method == "nbd-plain" and entry.published is not None for entry in entries) == 12
+    values = compare(REGRESSION, [], "paper").table.dropna(subset="published").groupby("method")["published"]
+    assert values.size()["nbd-plain"] == 12
     # Trained in both ways, a method stands beside the same figures.
-    ours = {entry.published.mean for entry in entries if entry.method == "deep-div, our training" and entry.published}
-    assert ours == {entry.mean for entry in published("regression", method="deep-div")}
+    theirs = {entry.mean for entry in published("regression", method="deep-div")}
+    assert set(values.get_group("deep-div, our training")) == theirs
 
 
 def test_paper_scale_is_that_of_the_paper() -> None:
@@ -84,9 +83,9 @@ def test_same_seed_gives_the_same_row(method: str) -> None:
     torch.manual_seed(99)
     first = computed(cell)
     torch.rand(3)
-    assert computed(cell).outcome == first.outcome
+    assert computed(cell) == first
     other = computed(dataclasses.replace(cell, seed=1))
-    assert other.outcome.scores != first.outcome.scores
+    assert other.scores != first.scores
 
 
 # ---------------------------------------------------------------------- training
@@ -95,16 +94,16 @@ def test_same_seed_gives_the_same_row(method: str) -> None:
 def test_constant_predicts_the_median() -> None:
     train, test = target_pairs("euclidean", "none", 400, 200, seed=0)
     expected = np.abs(test.targets - np.median(train.targets)).mean()
-    assert computed(cell_of("constant")).outcome.scores["mae"] == pytest.approx(expected, rel=1e-5)
+    assert computed(cell_of("constant")).scores["mae"] == pytest.approx(expected, rel=1e-5)
 
 
 def test_network_learns_an_asymmetric_target_and_symmetric_ones_cannot() -> None:
     sizes = {"train": 4000, "test": 1000, "epochs": 15, "batch": 100}
     ours, plainly, other = (
-        computed(cell_of(method, "xlogx/none", **sizes, learning_rate=3e-2, schedule="linear")).outcome.scores["mae"]
+        computed(cell_of(method, "xlogx/none", **sizes, learning_rate=3e-2, schedule="linear")).scores["mae"]
         for method in ("nbd", "nbd-plain", "mahalanobis")
     )
-    constant = computed(cell_of("constant", "xlogx/none", train=4000, test=1000)).outcome.scores["mae"]
+    constant = computed(cell_of("constant", "xlogx/none", train=4000, test=1000)).scores["mae"]
     assert ours < 0.2
     assert ours < plainly < 0.6 * other
     assert other < constant

@@ -9,11 +9,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 from askew_paper.data.roads import road_graph, road_names
-from askew_paper.experiment import Cell
+from askew_paper.experiment import Cell, Outcome
 from askew_paper.experiments import EXPERIMENTS
 from askew_paper.experiments.roads import METHODS, ROADS, cells, direction, run, small_network
-from askew_paper.runner import reproduce
-from askew_paper.workers import Done, Failed, compute
+from askew_paper.runner import Failed, compute, reproduce
 
 SYMMETRIC = ("mean", "best-symmetric", "euclidean", "mahalanobis", "mahalanobis-norm", "bregman-gs")
 published = pytest.mark.skipif("ASKEW_DATA" not in os.environ, reason="ASKEW_DATA does not name a folder of data")
@@ -26,8 +25,8 @@ def cell_of(method: str, setting: str = "made", **options: object) -> Cell:
 
 def scores_of(cell: Cell) -> dict[str, float]:
     found = compute(run, cell)
-    assert isinstance(found, Done), found
-    return dict(found.outcome.scores)
+    assert isinstance(found, Outcome), found
+    return dict(found.scores)
 
 
 def write_network(folder: Path, name: str) -> None:

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 import torch
 from askew_paper.data.images import read_pickled
-from askew_paper.experiment import Cell
+from askew_paper.experiment import Cell, Outcome
 from askew_paper.experiments import EXPERIMENTS
 from askew_paper.experiments.deep_metric import drawn_images, encoder_of
 from askew_paper.experiments.semantic import (
@@ -25,9 +25,8 @@ from askew_paper.experiments.semantic import (
     target_table,
 )
 from askew_paper.published import published
-from askew_paper.report.tables import compare
-from askew_paper.runner import reproduce
-from askew_paper.workers import Done, compute
+from askew_paper.runner import compute, reproduce
+from askew_paper.summary import compare
 from torch import Tensor, nn
 
 from askew.divergences import make
@@ -37,8 +36,8 @@ TOY = {cell.method: cell for cell in reversed(SEMANTIC.checked_cells("toy"))}  #
 
 def computed(cell: Cell) -> dict[str, float]:
     found = compute(run, cell)
-    assert isinstance(found, Done), found
-    return dict(found.outcome.scores)
+    assert isinstance(found, Outcome), found
+    return dict(found.scores)
 
 
 def changed(method: str, **options: object) -> Cell:
@@ -118,12 +117,8 @@ def test_toy_run_gives_every_row(tmp_path: Path) -> None:
 
 def test_all_that_is_published_is_there() -> None:
     assert EXPERIMENTS["semantic"] is SEMANTIC
-    entries = compare(SEMANTIC, [], "paper").entries
-    figures = {
-        (entry.method.split(" ")[0], entry.score.name): entry.published.mean
-        for entry in entries
-        if entry.published is not None
-    }
+    table = compare(SEMANTIC, [], "paper").table.dropna(subset="published")
+    figures = {(line.method.split(" ")[0], line.score): line.published for line in table.itertuples()}
     assert len([method for method, _ in figures if method != "nbd-paper"]) == len(published("semantic"))
     assert figures["nbd", "mse-seen"] == figures["nbd-paper", "mse-seen"] == 0.04
     # What the paper calls Mahalanobis is the norm; the square stands alone.
@@ -200,6 +195,6 @@ def test_each_image_of_a_step_is_encoded_once_and_both_parts_have_their_rates() 
 
 def test_diverged_training_is_measured_where_it_was_good() -> None:
     found = compute(run, changed("mahalanobis", learning_rate=1e30, divergence_rate=1e30, epochs=20))
-    assert isinstance(found, Done), found
-    assert found.outcome.chosen["stopped"] == "diverged"
-    assert found.outcome.scores["mse-seen"] < 1e6
+    assert isinstance(found, Outcome), found
+    assert found.chosen["stopped"] == "diverged"
+    assert found.scores["mse-seen"] < 1e6

@@ -9,14 +9,13 @@ import numpy as np
 import pytest
 import torch
 from askew_paper.data.graphs import graph_names, make_graph, pair_distances
-from askew_paper.experiment import Cell
+from askew_paper.experiment import Cell, Outcome
 from askew_paper.experiments import EXPERIMENTS
 from askew_paper.experiments.landmarks import Plan, Task, learn, make_task, predict, score
 from askew_paper.experiments.shortest_path import METHODS, SHORTEST_PATH, run
 from askew_paper.published import GRAPHS, published
-from askew_paper.report.tables import compare
-from askew_paper.runner import reproduce
-from askew_paper.workers import Done, compute
+from askew_paper.runner import compute, reproduce
+from askew_paper.summary import compare
 
 PLAN = Plan(epochs=6, batch=50, rates=(3e-3, 1e-2), schedule="linear", trial_epochs=1, widths=(32,), out=8)
 
@@ -26,9 +25,9 @@ def cell_of(method: str, setting: str = "traffic", **options: object) -> Cell:
     return dataclasses.replace(cell, options=tuple(sorted({**dict(cell.options), **options}.items())))
 
 
-def computed(cell: Cell) -> Done:
+def computed(cell: Cell) -> Outcome:
     found = compute(run, cell)
-    assert isinstance(found, Done), found
+    assert isinstance(found, Outcome), found
     return found
 
 
@@ -59,9 +58,8 @@ def test_every_figure_of_the_paper_has_its_cell() -> None:
         cells = SHORTEST_PATH.checked_cells(scale, 2)
         assert {(c.setting, c.method) for c in cells} >= {(p.setting, p.method) for p in published("shortest-path")}
         assert {c.seed for c in cells} == {0, 1}
-    entries = compare(SHORTEST_PATH, [], "paper").entries
-    found = [entry for entry in entries if entry.method in ("nbd-paper", "mahalanobis-norm") and entry.published]
-    assert len(found) == 2 * 5 * 2
+    table = compare(SHORTEST_PATH, [], "paper").table.dropna(subset="published")
+    assert table["method"].isin(["nbd-paper", "mahalanobis-norm"]).sum() == 2 * 5 * 2
 
 
 def test_paper_scale_is_that_of_the_paper() -> None:
@@ -81,9 +79,9 @@ def test_same_seed_gives_the_same_row(method: str) -> None:
     torch.manual_seed(99)
     first = computed(cell)
     torch.rand(3)
-    assert computed(cell).outcome == first.outcome
+    assert computed(cell) == first
     other = computed(dataclasses.replace(cell, seed=1))
-    assert other.outcome.scores != first.outcome.scores
+    assert other.scores != first.scores
 
 
 def test_mean_predicts_the_mean() -> None:
@@ -97,7 +95,7 @@ def test_mean_predicts_the_mean() -> None:
         distractors=4,
         seed=0,
     )
-    found = computed(cell_of("mean")).outcome.scores
+    found = computed(cell_of("mean")).scores
     assert task.train_targets.mean() == pytest.approx(1)
     assert found["train-loss"] == pytest.approx(2500 * task.train_targets.var(), rel=1e-5)
     assert found["test-loss"] == pytest.approx(2500 * np.square(task.test_targets - 1).mean(), rel=1e-5)

@@ -9,6 +9,7 @@ import statistics
 import time
 from collections.abc import Callable, Iterator, Sequence
 
+import joblib
 import torch
 from torch import Tensor, nn
 
@@ -19,7 +20,6 @@ from askew.losses import Regression
 from askew_paper.experiment import RATIO, Cell, Claim, Experiment, Outcome, Score
 from askew_paper.experiments.regression import plain
 from askew_paper.published import Published, published
-from askew_paper.summary import cores
 
 __all__ = ["SETTINGS", "TIMING", "bench", "interleaved", "training_step"]
 
@@ -205,7 +205,7 @@ def bench(methods: Sequence[str], dim: int = DIM, batch: int = 1000, rounds: int
 def _threads(which: str) -> Iterator[int]:
     """Compute on one thread, or on as many as there are cores; put the number back afterwards."""
     before = torch.get_num_threads()
-    torch.set_num_threads(1 if which == "one" else cores())
+    torch.set_num_threads(1 if which == "one" else joblib.cpu_count())
     try:
         yield torch.get_num_threads()
     finally:

@@ -19,16 +19,15 @@ from types import ModuleType
 from typing import Any
 
 import askew_paper
+import joblib
 import numpy as np
 import pytest
 import torch
 from askew_paper.experiment import MAE, PURITY, Cell, Experiment, Outcome, grid
 from askew_paper.experiments import chosen
 from askew_paper.published import Published
-from askew_paper.rows import Row, RowFile
-from askew_paper.runner import FailedCellsError, cell_seconds, reproduce
-from askew_paper.summary import cores, read
-from askew_paper.workers import seeded
+from askew_paper.rows import Row, append_row, read
+from askew_paper.runner import FailedCellsError, cell_seconds, reproduce, seeded
 
 import askew
 
@@ -53,6 +52,10 @@ def run(cell):
         os._exit(3)
     value = torch.rand(()).item() + torch.randn(64, 64).mm(torch.randn(64, 64)).sum().item()
     return Outcome({"mae": value}, curves={"error": [value, torch.tensor(1.0)]}, chosen={"pid": os.getpid()})
+
+def signals(cell):
+    lines = Path("/proc/self/status").read_text().splitlines()
+    return Outcome({"mae": 1.0}, chosen=dict(line.split(":\t") for line in lines if line.startswith("Sig")))
 
 def watch(cell):
     mark = Path(os.environ["SUMS"]) / f"at-work-{cell.method}-{cell.seed}"
@@ -132,7 +135,7 @@ def test_rows_say_everything(tmp_path: Path) -> None:
     assert line["seconds"] >= 0
     assert line["versions"]["torch"] == torch.__version__
     assert "commit" in line
-    assert line["machine"]["cores"] == cores()
+    assert line["machine"]["cores"] == joblib.cpu_count()
     assert line["machine"]["threads"] == torch.get_num_threads()
     assert line["started"].endswith("Z")
 
@@ -245,7 +248,7 @@ def test_row_that_another_process_wrote_meanwhile_is_taken(tmp_path: Path) -> No
 
     def meanwhile(cell: Cell) -> Outcome:
         if cell == first:
-            RowFile(tmp_path / "sums.jsonl").append(Row(second, {"mae": 9.0}, 1.0, "2023-05-01T00:00:00Z"))
+            append_row(tmp_path / "sums.jsonl", Row(second, {"mae": 9.0}, 1.0, "2023-05-01T00:00:00Z"))
             raise ZeroDivisionError
         return Outcome({"mae": 1.0})
 
@@ -370,7 +373,7 @@ def test_processes_compute_the_same_and_survive_a_death(
     rows = read(tmp_path / "two")
     assert len(rows) == 3
     assert os.getpid() not in {row.chosen["pid"] for row in rows}
-    assert {row.machine["threads"] for row in rows} == {min(torch.get_num_threads(), max(1, cores() // 2))}
+    assert {row.machine["threads"] for row in rows} == {min(torch.get_num_threads(), max(1, joblib.cpu_count() // 2))}
     assert "OMP_NUM_THREADS" not in os.environ
     here = {row.cell: row for row in reproduce([module.SUMS], tmp_path / "one")}
     # What other numbers of threads do to rounding.
@@ -387,26 +390,13 @@ def test_cells_that_measure_times_are_computed_one_at_a_time(tmp_path: Path, mod
     assert max(row.scores["mae"] for row in reproduce([together], tmp_path / "together", jobs=2)) == 1.0
 
 
-def test_function_that_no_process_can_import_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(TypeError, match="run of 'sums' must be a function of a module, if jobs is above 1"):
-        reproduce([dataclasses.replace(make()[0], run=lambda cell: Outcome({"mae": 1.0}))], tmp_path, jobs=2)
-
-
-@pytest.mark.skipif(not Path("/proc/self/stat").exists(), reason="looks for processes in /proc")
-@pytest.mark.skipif(not Path("/proc/self/status").exists(), reason="the system does not tell which signals are blocked")
-def test_the_first_process_does_not_hear_interrupts_while_it_starts(tmp_path: Path) -> None:
+@pytest.mark.skipif(not Path("/proc/self/status").exists(), reason="the system does not tell which signals are ignored")
+def test_processes_are_started_with_interrupts_ignored(tmp_path: Path, module: ModuleType) -> None:
     """A terminal sends them to all processes; one that is importing would answer with a long traceback."""
-    script = tmp_path / "script.py"
-    script.write_text(
-        "from askew_paper.workers import _Worker\n"
-        "if __name__ == '__main__':\n"
-        "    worker = _Worker(1)\n"
-        "    print(open(f'/proc/{worker.process.pid}/status').read())\n"
-        "    worker.end()\n"
-    )
-    result = subprocess.run([sys.executable, script], capture_output=True, text=True, timeout=120, check=True)
-    (blocked,) = [line.split()[1] for line in result.stdout.splitlines() if line.startswith("SigBlk:")]
-    assert int(blocked, 16) >> (signal.SIGINT - 1) & 1
+    rows = reproduce([dataclasses.replace(module.SUMS, run=module.signals)], tmp_path / "results", seeds=1, jobs=2)
+    for row in rows:
+        assert int(row.chosen["SigIgn"], 16) >> (signal.SIGINT - 1) & 1
+        assert not int(row.chosen["SigCgt"], 16) >> (signal.SIGINT - 1) & 1
 
 
 def test_a_file_in_place_of_the_folder_is_refused(tmp_path: Path) -> None:

@@ -27,7 +27,7 @@ LARGEST = 1e150
 
 @dataclass(frozen=True)
 class Curve:
-    """One curve of one method in one setting, step by step.
+    """One curve of one method in one setting.
 
     Parameters
     ----------
@@ -36,23 +36,23 @@ class Curve:
     mean
         Over the seeds, shape (steps,); as many steps as the shortest has.
     half
-        Half the width of the 95 % interval, shape (steps,); None for a single seed.
+        Half the width of the 95 % interval, shape (steps,); NaN for a single seed.
     seeds
-        How many there are.
+        Number of seeds.
     """
 
     name: str
     setting: str
     method: str
     mean: NDArray[np.float64]
-    half: NDArray[np.float64] | None
+    half: NDArray[np.float64]
     seeds: int
 
     @property
     def drawable(self) -> bool:
         """Whether all its values fit a picture; a mean of finite values may be infinite."""
-        half = () if self.half is None else (self.half,)
-        return all(bool((np.abs(values) <= LARGEST).all()) for values in (self.mean, *half))
+        values = self.mean if self.seeds == 1 else np.concatenate([self.mean, self.half])
+        return bool((np.abs(values) <= LARGEST).all())
 
 
 def curves(rows: Iterable[Row]) -> list[Curve]:
@@ -71,23 +71,19 @@ def curves(rows: Iterable[Row]) -> list[Curve]:
         for name in row.curves:
             groups.setdefault((name, row.cell.group), []).append(row)
     found = []
-    for (name, _), some in groups.items():
-        steps = min(len(row.curves[name]) for row in some)
-        values = np.array([row.curves[name][:steps] for row in some], dtype=np.float64).reshape(len(some), steps)
+    for (name, _), same in groups.items():
+        steps = min(len(row.curves[name]) for row in same)
+        values = np.array([row.curves[name][:steps] for row in same], dtype=np.float64).reshape(len(same), steps)
         with np.errstate(over="ignore", invalid="ignore"):  # what overflows is not drawn
-            pairs = [interval(column) for column in values.T]
-        half = None if len(some) < 2 else np.array([width for _, width in pairs], dtype=np.float64)
-        cell = some[0].cell
-        mean = np.array([middle for middle, _ in pairs], dtype=np.float64)
-        found.append(Curve(name, cell.setting, cell.method, mean, half, len(some)))
+            mean, half = np.array([interval(column) for column in values.T], dtype=np.float64).reshape(steps, 2).T
+        found.append(Curve(name, same[0].cell.setting, same[0].cell.method, mean, half, len(same)))
     return found
 
 
 def draw(some: Sequence[Curve], title: str) -> bytes:
-    """Return a picture of curves of one name, one panel for each setting, as PNG.
+    """Return a picture of curves as PNG, one panel for each setting. The same curves give the same bytes.
 
-    The same curves give the same bytes. On a logarithmic scale the lower edge of a band is that of the interval of the
-    logarithm, which is above 0.
+    On a logarithmic scale the lower edge of a band is that of the interval of the logarithm, which is above 0.
 
     Parameters
     ----------
@@ -95,48 +91,38 @@ def draw(some: Sequence[Curve], title: str) -> bytes:
         At least one curve, all of one name and drawable.
     title
         Above all panels.
-
-    Raises
-    ------
-    ImportError
-        Without matplotlib.
     """
     figures = checks.optional_import("matplotlib.figure", "plot", "Drawing curves")
     settings = list(dict.fromkeys(curve.setting for curve in some))
     methods = list(dict.fromkeys(curve.method for curve in some))
     columns = min(COLUMNS, len(settings))
     lines = math.ceil(len(settings) / columns)
-    # As high as the panels, or as the list of methods beside them.
+    # As high as the panels, or as the list of methods next to them.
     height = max(2.8 * lines + 0.6, 0.21 * len(methods) + 0.5)
     figure = figures.Figure(figsize=(3.6 * columns + 1.6, height), layout="constrained")
     panels = figure.subplots(lines, columns, squeeze=False).ravel()
     # One scale for all panels, so that they can be compared.
     is_log = any(_is_wide([curve for curve in some if curve.setting == setting]) for setting in settings)
     is_log = is_log and all(curve.mean.min() > 0 for curve in some if len(curve.mean))
+    handles = {}
     for panel, setting in zip(panels, settings, strict=False):
-        here = [curve for curve in some if curve.setting == setting]
-        for curve in here:
-            place = methods.index(curve.method)
-            style = {"color": CYCLE[place % len(CYCLE)], "linestyle": STYLES[place // len(CYCLE) % len(STYLES)]}
+        for curve in (curve for curve in some if curve.setting == setting):
+            style, colour = divmod(methods.index(curve.method), len(CYCLE))
+            look = {"color": CYCLE[colour], "linestyle": STYLES[style % len(STYLES)], "linewidth": 1.5}
             steps = np.arange(1, len(curve.mean) + 1)
             dot = "o" if len(steps) == 1 else ""  # no line shows a single value
-            panel.plot(steps, curve.mean, label=_plain(curve.method), linewidth=1.5, marker=dot, **style)
-            if curve.half is not None:
-                high = curve.mean + curve.half
+            (handles[_plain(curve.method)],) = panel.plot(steps, curve.mean, marker=dot, **look)
+            if curve.seeds > 1:
                 with np.errstate(over="ignore"):
                     low = curve.mean * np.exp(-curve.half / curve.mean) if is_log else curve.mean - curve.half
-                panel.fill_between(steps, low, high, color=style["color"], alpha=0.2, linewidth=0)
-        if is_log:
-            panel.set_yscale("log")
+                panel.fill_between(steps, low, curve.mean + curve.half, color=CYCLE[colour], alpha=0.2, linewidth=0)
+        panel.set_yscale("log" if is_log else "linear")
         panel.set_title(_plain(setting), fontsize="medium")
         panel.set_xlabel("epoch")
         panel.spines[["top", "right"]].set_visible(False)
         panel.grid(alpha=0.25)
     for panel in panels[len(settings) :]:
         panel.set_axis_off()
-    handles = {
-        label: handle for panel in panels for handle, label in zip(*panel.get_legend_handles_labels(), strict=True)
-    }
     figure.legend(handles.values(), handles.keys(), loc="outside right upper", frameon=False, fontsize="small")
     figure.suptitle(_plain(title), x=0.01, ha="left", fontsize="medium")
     figure.supylabel(_plain(some[0].name), fontsize="medium")
@@ -146,7 +132,7 @@ def draw(some: Sequence[Curve], title: str) -> bytes:
 
 
 def _is_wide(some: Sequence[Curve]) -> bool:
-    """Return whether curves span so large a factor that a linear scale would hide most of them."""
+    """Return whether curves span such a large factor that a linear scale would hide most of them."""
     values = np.concatenate([curve.mean for curve in some])
     return bool(len(values) and values.min() > 0 and values.max() > WIDE * values.min())
 

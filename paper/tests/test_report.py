@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import html.parser
 import io
+import math
 import re
 import sys
 from collections.abc import Iterator
@@ -12,17 +13,28 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pandas as pd
 import pytest
+from askew_paper.curves import Curve, curves, draw
 from askew_paper.experiment import MAE, PURITY, Cell, Claim, Experiment, Outcome, Score, grid
 from askew_paper.experiments import EXPERIMENTS
 from askew_paper.published import Published, published
-from askew_paper.report.curves import Curve, curves, draw
-from askew_paper.report.page import page, sections, text, write_report
-from askew_paper.report.tables import Entry, claims, compare, details, option_notes, overview
-from askew_paper.rows import Row, RowFile
-from askew_paper.summary import Summary
+from askew_paper.report import (
+    Table,
+    details,
+    escape_markdown,
+    option_notes,
+    overview,
+    page,
+    sections,
+    text,
+    to_html,
+    to_markdown,
+    write_report,
+)
+from askew_paper.rows import Row, append_row
+from askew_paper.summary import compare, judge, mark
 
-from askew.cli.report.markup import Field, Table, markdown_text, to_html, to_markdown
 from askew.plot.frame import CYCLE
 
 PAPERS = (
@@ -69,14 +81,13 @@ def make_rows(scale: str = "paper", seeds: int = 3, **changes: Any) -> list[Row]
 
 
 def texts(table: Table) -> list[tuple[str, ...]]:
-    return [tuple(field.text for field in line) for line in table.lines]
+    return list(table.frame.itertuples(index=False, name=None))
 
 
 @pytest.fixture
 def results(tmp_path: Path) -> Path:
-    file = RowFile(tmp_path / "sums.jsonl")
     for row in make_rows():
-        file.append(row)
+        append_row(tmp_path / "sums.jsonl", row)
     return tmp_path
 
 
@@ -84,7 +95,7 @@ def results(tmp_path: Path) -> Path:
 
 
 @pytest.mark.parametrize(
-    ("ours", "half", "paper", "spread", "lower", "mark"),
+    ("ours", "half", "paper", "spread", "lower", "expected"),
     [
         (0.40, 0.0, 0.50, None, True, "better"),
         (0.40, 0.0, 0.50, None, False, "worse"),
@@ -100,26 +111,25 @@ def results(tmp_path: Path) -> Path:
         (0.4996, 0.0, 0.50, None, True, "within"),
         (0.5006, None, 0.50, 0.0, True, "worse"),
         # Of one run and a figure without a spread nobody can tell.
-        (0.40, None, 0.50, None, True, None),
+        (0.40, None, 0.50, None, True, ""),
     ],
 )
-def test_marks(
-    ours: float, half: float | None, paper: float, spread: float | None, lower: bool, mark: str | None
-) -> None:
-    score = Score("s", "S", lower_is_better=lower)
-    cell = Cell("sums", "small", "nbd", 0, "paper")
-    there = Published("t", "small", "nbd", "s", paper, spread, "NBD")
-    entry = Entry("small", "nbd", score, there, Summary(cell, "s", ours, half, 3))
-    assert entry.mark == mark
-    assert entry.difference == pytest.approx(ours - paper)
+def test_marks(ours: float, half: float | None, paper: float, spread: float | None, lower: bool, expected: str) -> None:
+    widths = (math.nan if width is None else width for width in (half, spread))
+    assert mark(ours - paper, *widths, 3, lower) == expected
 
 
-@pytest.mark.parametrize(("ours", "mark"), [(0.004, "within"), (0.006, "worse")])
-def test_rounding_is_that_of_the_paper(ours: float, mark: str) -> None:
-    [paper] = published("regression", "euclidean/none", "mahalanobis", "mae")
-    cell = Cell("regression", "euclidean/none", "mahalanobis", 0, "paper")
-    assert paper.mean == 0.0
-    assert Entry(paper.setting, paper.method, MAE, paper, Summary(cell, "mae", ours, 0.0, 2)).mark == mark
+@pytest.mark.parametrize(("ours", "expected"), [(0.004, "within"), (0.006, "worse")])
+def test_rounding_is_that_of_the_paper(ours: float, expected: str) -> None:
+    papers = published("regression", "euclidean/none", "mahalanobis", "mae")
+    assert [paper.mean for paper in papers] == [0.0]
+    experiment = dataclasses.replace(
+        SUMS,
+        cells=lambda scale, seeds: grid("sums", scale, seeds, ["euclidean/none"], ["mahalanobis"], {}),
+        published=papers,
+    )
+    rows = [Row(cell, {"mae": ours}, 1.0, STARTED) for cell in experiment.cells("paper", 2)]
+    assert list(compare(experiment, rows, "paper").table["mark"]) == [expected]
 
 
 def test_figures_of_the_toy_scale_are_not_judged() -> None:
@@ -130,22 +140,16 @@ def test_figures_of_the_toy_scale_are_not_judged() -> None:
         minutes={"toy": 1.0},
         cells=lambda _, seeds: [row.cell for row in rows if row.cell.seed < seeds],
     )
-    found = compare(toy, rows, "toy").entries
-    assert any(entry.published is not None and entry.ours is not None for entry in found)
-    assert {entry.mark for entry in found} == {None}
-
-
-def test_directions_of_scores() -> None:
-    assert MAE.lower_is_better
-    assert not PURITY.lower_is_better
+    found = compare(toy, rows, "toy").table
+    assert found[["published", "mean"]].notna().all(axis=1).any()
+    assert set(found["mark"]) == {""}
 
 
 def test_without_one_side_there_is_no_mark() -> None:
-    summary = Summary(Cell("sums", "small", "nbd", 0, "paper"), "mae", 0.5, None, 1)
-    for there, ours in ((None, summary), (PAPERS[0], None)):
-        entry = Entry("small", "nbd", MAE, there, ours)
-        assert entry.mark is None
-        assert entry.difference is None
+    for experiment, rows in ((dataclasses.replace(SUMS, published=()), make_rows()), (SUMS, [])):
+        found = compare(experiment, rows, "paper").table
+        assert set(found["mark"]) == {""}
+        assert found["difference"].isna().all()
 
 
 def test_figures_of_other_data_are_shown_and_not_judged() -> None:
@@ -165,26 +169,27 @@ def test_figures_of_other_data_are_shown_and_not_judged() -> None:
 def test_every_figure_is_there() -> None:
     table = details(compare(SUMS, make_rows(), "paper"), "small")
     names = ("Method", "Score", "Published", "Ours (95 % interval)", "Difference", "Mark", "Seeds", "Seconds a run")
-    assert table.header == names
+    assert tuple(table.frame.columns) == names
     half = f"{4.302652729911275 * 0.01 / np.sqrt(3):.3f}"
     assert texts(table) == [
         ("nbd", "MAE", "0.500 ± 0.100", f"0.210 ± {half}", "-0.290", "▲ better", "3", "2"),
         ("nbd-paper", "MAE", "0.500 ± 0.100", f"0.560 ± {half}", "+0.060", "● within the spread", "3", "2"),
         ("forgotten", "MAE", "0.900 ± 0.100", "missing", "", "", "0", ""),
     ]
-    assert table.notes == ("Scale: paper. Seeds: 3. Missing: 1 of 3.",)
+    assert table.note == "Scale: paper. Seeds: 3. Missing: 1 of 3."
 
 
 def test_overview_has_methods_by_settings() -> None:
     table = overview(compare(SUMS, make_rows(), "paper"), MAE)
     assert table.title == "MAE (lower is better)"
-    assert table.header == ("Method", "small", "large")
+    assert list(table.frame.columns) == ["Method", "small", "large"]
     assert texts(table) == [
         ("nbd", "0.210 ± 0.025 ▲ (0.500)", "0.210 ± 0.025 ▲ (0.700)"),
         ("nbd-paper", "0.560 ± 0.025 ● (0.500)", "0.560 ± 0.025 ▲ (0.700)"),
         ("forgotten", "missing (0.900)", ""),
     ]
-    assert [field.mark for field in table.lines[2]] == [None, "missing", None]
+    assert '<th scope="row">forgotten</th><td class="missing">missing (0.900)</td><td></td>' in to_html(table)
+    assert '<td class="better">0.210 ± 0.025 ▲ (0.500)</td>' in to_html(table)
 
 
 def test_scales_are_never_mixed() -> None:
@@ -192,11 +197,11 @@ def test_scales_are_never_mixed() -> None:
     found = {scale: overview(compare(SUMS, rows, scale), MAE) for scale in ("quick", "paper")}
     assert texts(found["paper"])[0][1].startswith("0.210 ±")
     assert texts(found["quick"])[0][1].startswith("0.305 ±")
-    assert found["quick"].notes[0].startswith("Scale: quick. Seeds: 2.")
+    assert found["quick"].note.startswith("Scale: quick. Seeds: 2.")
     assert option_notes(compare(SUMS, rows, "quick")) == ["Settings of all: epochs 5, rate 0.001."]
     only = overview(compare(SUMS, make_rows("quick"), "paper"), MAE)
     assert {line[1] for line in texts(only)} == {"missing (0.500)", "missing (0.900)"}
-    assert only.notes[0] == "Scale: paper. Seeds: none yet. Missing: 5 of 5."
+    assert only.note == "Scale: paper. Seeds: none yet. Missing: 5 of 5."
 
 
 def test_missing_cells_and_seeds_are_told() -> None:
@@ -206,7 +211,7 @@ def test_missing_cells_and_seeds_are_told() -> None:
     table = overview(compare(SUMS, rows, "paper"), MAE)
     assert [line[2] for line in texts(table)][:2] == ["missing (0.700)"] * 2
     assert texts(table)[1][1] == "0.550 ● (0.500)"
-    assert table.notes[0] == "Scale: paper. Seeds: 1 to 3 of 3. Missing: 3 of 5."
+    assert table.note == "Scale: paper. Seeds: 1 to 3 of 3. Missing: 3 of 5."
 
 
 def test_rows_with_other_options_are_left_out() -> None:
@@ -262,7 +267,7 @@ def test_figures_of_the_paper_fit() -> None:
         SUMS, name="clustering", scores=(PURITY, rand), published=papers, cells=lambda s, n: ()
     )
     table = overview(compare(experiment, [], "paper"), PURITY)
-    assert table.header == ("Method", "exponential", "gaussian", "multinomial")
+    assert list(table.frame.columns) == ["Method", "exponential", "gaussian", "multinomial"]
     assert texts(table)[0] == ("nbd", "missing (0.735)", "missing (0.913)", "missing (0.921)")
 
 
@@ -298,27 +303,27 @@ def seen(source: str) -> Seen:
 
 
 def test_html_shows_text_as_it_is() -> None:
-    table = Table(EVIL, (EVIL,), (EVIL, "x"), ((Field(EVIL), Field(EVIL, "better")),))
+    table = Table(EVIL, EVIL, pd.DataFrame({EVIL: [EVIL], "x": [EVIL]}))
     found = seen(to_html(table))
     assert found.elements == {"div", "table", "caption", "strong", "br", "thead", "tbody", "tr", "th", "td"}
     assert found.text.count(EVIL) == 5
 
 
 def test_markdown_shows_text_as_it_is() -> None:
-    table = Table(EVIL, (), ("Method", "x"), ((Field(EVIL), Field("1\n2")),))
-    lines = to_markdown(table).splitlines()
+    table = Table(EVIL, "", pd.DataFrame({"Method": [EVIL], "x": ["1\n2"]}))
+    lines = to_markdown(table, 4).splitlines()
     # Bars that are no borders of fields are escaped.
     assert [len(re.findall(r"(?<!\\)\|", line)) for line in lines[-3:]] == [3, 3, 3]
     assert "<" not in "".join(lines)
     assert lines[-1].endswith("| 1 2 |")
     markdown = pytest.importorskip("markdown_it").MarkdownIt("commonmark").enable("table")
-    found = seen(markdown.render(to_markdown(table)))
+    found = seen(markdown.render(to_markdown(table, 4)))
     assert not found.elements & {"script", "em", "strong", "code", "a"}
     assert EVIL in found.text
 
 
 def test_underscores_inside_words_stay() -> None:
-    assert markdown_text("learning_rate _a_") == r"learning_rate \_a\_"
+    assert escape_markdown("learning_rate _a_") == r"learning_rate \_a\_"
 
 
 def test_report_is_whole_and_loads_nothing(results: Path, tmp_path: Path) -> None:
@@ -375,21 +380,21 @@ def test_names_in_results_cannot_break_out_of_the_page() -> None:
 
 def test_experiment_without_rows_is_shown_as_missing() -> None:
     [section] = sections([], [SUMS])
-    assert section.scale == "paper"
+    assert section.name == "sums-paper"
     assert "No results yet. Make them with: askew-paper run sums --scale paper" in section.notes
     assert "missing (0.500)" in text([section])
 
 
 def test_each_scale_with_rows_has_a_section() -> None:
     found = sections(make_rows("quick") + make_rows("paper"), [SUMS])
-    assert [section.scale for section in found] == ["paper", "quick"]
+    assert [section.name for section in found] == ["sums-paper", "sums-quick"]
     assert found[1].notes[0].startswith("Quick scale: reduced")
 
 
 def test_what_is_left_out_is_said(results: Path, tmp_path: Path) -> None:
     old = dataclasses.replace(make_rows()[0].cell, options=())
-    RowFile(results / "sums.jsonl").append(Row(old, {"mae": 1.0}, 1.0, STARTED))
-    RowFile(results / "gone.jsonl").append(Row(Cell("gone", "a", "b", 0, "quick"), {"mae": 1.0}, 1.0, STARTED))
+    append_row(results / "sums.jsonl", Row(old, {"mae": 1.0}, 1.0, STARTED))
+    append_row(results / "gone.jsonl", Row(Cell("gone", "a", "b", 0, "quick"), {"mae": 1.0}, 1.0, STARTED))
     source = write_report(results, tmp_path / "out", [SUMS])[0].read_text("utf-8")
     assert "Left out: 1 rows with other settings than the experiment has now." in source
     assert "Left out: rows of 'gone', as there is no experiment of this name." in source
@@ -400,8 +405,8 @@ def test_what_is_left_out_is_said(results: Path, tmp_path: Path) -> None:
 
 def judged(claim: Claim, rows: list[Row]) -> list[tuple[str, str, str]]:
     experiment = dataclasses.replace(SUMS, claims=(claim,))
-    table = claims(compare(experiment, rows, "paper"))
-    return [] if table is None else [(setting, outcome, figures) for _, setting, outcome, figures in texts(table)]
+    table = judge(compare(experiment, rows, "paper"))
+    return [(setting, outcome, figures) for _, setting, outcome, figures in table.itertuples(index=False, name=None)]
 
 
 def test_claims_are_judged_in_each_setting() -> None:
@@ -427,9 +432,8 @@ def test_claims_say_which_methods_were_not_run_yet() -> None:
         cells=lambda scale, seeds: grid("sums", scale, seeds, ["small"], methods, {"epochs": 200, "rate": 1e-3}),
         claims=(Claim("", "mae", ("nbd",), ("nbd-paper", "deep-div", "no such method")),),
     )
-    table = claims(compare(experiment, make_rows(), "paper"))
-    assert table is not None
-    assert texts(table)[0][2] == "confirmed, clearly; not run yet: deep-div"
+    table = judge(compare(experiment, make_rows(), "paper"))
+    assert table["At this scale"][0] == "confirmed, clearly; not run yet: deep-div"
 
 
 def test_claims_of_the_best_of_each_and_of_closeness() -> None:
@@ -467,9 +471,8 @@ def test_a_claim_by_an_option_is_judged_for_each_of_its_values() -> None:
     ]
     claim = Claim("", "mae", ("nbd",), ("nbd-paper",), by="threads")
     experiment = dataclasses.replace(SUMS, cells=lambda scale, seeds: cells_, claims=(claim,), published=())
-    table = claims(compare(experiment, rows, "paper"))
-    assert table is not None
-    assert [line[1:3] for line in texts(table)] == [
+    table = judge(compare(experiment, rows, "paper"))
+    assert list(zip(table["Setting"], table["At this scale"], strict=True)) == [
         ("small, threads 1", "confirmed (one seed)"),
         ("small, threads 2", "not confirmed (one seed)"),
     ]
@@ -506,7 +509,6 @@ def test_curves_are_means_with_intervals() -> None:
         ("small", "nbd-paper", 3),
     ]
     np.testing.assert_allclose(found[0].mean, [5.0, 2.0, 0.21])
-    assert found[0].half is not None
     np.testing.assert_allclose(
         found[0].half, [4.302652729911275 / np.sqrt(3), 0.0, 0.04302652729911275 / np.sqrt(3)], atol=1e-12
     )
@@ -530,7 +532,7 @@ def test_picture_has_room_for_the_names_of_many_methods() -> None:
 
 
 def test_single_seed_has_no_band() -> None:
-    assert all(curve.half is None for curve in curves(make_rows(seeds=1)))
+    assert all(curve.seeds == 1 and np.isnan(curve.half).all() for curve in curves(make_rows(seeds=1)))
     assert draw(curves(make_rows(seeds=1)), "$ a_b").startswith(b"\x89PNG")
 
 
@@ -555,7 +557,8 @@ SMALLEST = 5e-324
 @pytest.mark.parametrize("band", [None, 0.0, 1.0, 1e150])
 def test_values_of_any_size_are_drawn(values: tuple[float, ...], band: float | None) -> None:
     mean = np.array(values)
-    curve = Curve("loss", "small", "nbd", mean, None if band is None else np.full(len(mean), band), 1)
+    half = np.full(len(mean), np.nan if band is None else band)
+    curve = Curve("loss", "small", "nbd", mean, half, 1 if band is None else 3)
     assert curve.drawable
     assert draw([curve], "Sizes").startswith(b"\x89PNG")
 
@@ -565,7 +568,7 @@ def test_a_single_value_can_be_seen() -> None:
     from matplotlib.image import imread
 
     def coloured(value: float) -> int:
-        picture = draw([Curve("loss", "small", "nbd", np.array([value]), None, 1)], "One")
+        picture = draw([Curve("loss", "small", "nbd", np.array([value]), np.array([np.nan]), 1)], "One")
         pixels = imread(io.BytesIO(picture))[..., :3]
         return int((np.abs(pixels - to_rgb(CYCLE[0])).max(-1) < 0.05).sum())
 
@@ -581,9 +584,8 @@ def test_values_that_no_picture_can_show_are_left_out(curve: tuple[float, ...], 
         dataclasses.replace(row, curves={"test MAE": curve}) if (row.cell.setting, row.cell.method) in bad else row
         for row in rows
     ]
-    file = RowFile(tmp_path / "sums.jsonl")
     for row in rows:
-        file.append(row)
+        append_row(tmp_path / "sums.jsonl", row)
     files = write_report(tmp_path, tmp_path / "out", [SUMS])
     assert [file.suffix for file in files] == [".md", ".html", ".png"]
     words = (

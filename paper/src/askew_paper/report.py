@@ -1,0 +1,410 @@
+"""The report: all tables and curves of a folder of results, as Markdown and as one HTML page. Trains nothing."""
+
+from __future__ import annotations
+
+import base64
+import html
+import math
+import os
+import re
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import pandas as pd
+
+from askew import io
+from askew_paper.curves import LARGEST, curves, draw
+from askew_paper.experiment import SCALES, Experiment, Score
+from askew_paper.rows import Row, read
+from askew_paper.summary import Comparison, compare, judge, listed, number
+
+__all__ = [
+    "Picture",
+    "Section",
+    "Table",
+    "details",
+    "option_notes",
+    "overview",
+    "page",
+    "sections",
+    "text",
+    "write_report",
+]
+
+TITLE = "Results"
+MISSING = "missing"
+SYMBOLS = {"better": "▲", "within": "●", "worse": "▼"}
+LEGEND = (
+    "▲ better than the paper, ● within the spread, ▼ worse. Within the spread: the difference is no larger than the "
+    "paper's spread (a standard deviation over runs), half of our interval or what rounding hides, whichever is "
+    "largest. Without a mark, the paper had other data or measured something else, or there is one run of ours and no "
+    "spread of the paper's. A figure without ± has one seed."
+)
+MEANINGS = {
+    "toy": "Toy scale: only shows that it runs. No figure here means anything.",
+    "quick": "Quick scale: reduced epochs, rows or repetitions. Not the paper's setting; see the paper scale for that.",
+    "paper": "Paper scale: the paper's sizes and epochs, but for what settings, notes and tables (seeds) say.",
+}
+# The first word, or a symbol, of a field and how it looks in HTML.
+LOOKS = {symbol: mark for mark, symbol in SYMBOLS.items()} | {MISSING: MISSING, "confirmed": "better", "not": "worse"}
+STYLE = """
+:root { color-scheme: light dark; --ink: #1c1c1c; --paper: #fff; --soft: #f1f3f5; --line: #d0d5da; --dim: #5c6670;
+  --better: #0b6b3a; --within: #33508a; --worse: #a33208; }
+@media (prefers-color-scheme: dark) { :root { --ink: #e6e6e6; --paper: #15181b; --soft: #20252a; --line: #3a4148;
+  --dim: #a2adb8; --better: #63d297; --within: #9db8f2; --worse: #ff9a6b; } }
+body { margin: 0 auto; padding: 1rem; max-width: 75rem; font: 1rem/1.5 system-ui, sans-serif; color: var(--ink);
+  background: var(--paper); overflow-wrap: anywhere; }
+h2 { margin-top: 2.5rem; border-bottom: 1px solid var(--line); } summary { cursor: pointer; }
+a { color: var(--within); } li, caption { color: var(--dim); } caption strong, nav li { color: var(--ink); }
+.frame { overflow-x: auto; margin: 1rem 0; }
+table { border-collapse: collapse; font-variant-numeric: tabular-nums; font-size: .9rem; }
+caption { text-align: left; padding: .3rem 0; }
+th, td { padding: .3rem .6rem; border: 1px solid var(--line); text-align: left; white-space: nowrap; }
+th { background: var(--soft); } tbody th { position: sticky; left: 0; }
+.better { color: var(--better); } .within { color: var(--within); } .worse { color: var(--worse); }
+.missing { color: var(--dim); font-style: italic; }
+img { max-width: 100%; height: auto; background: #fff; } figure { margin: 1rem 0; }
+@media print { details > * { display: block; } figure, tr { break-inside: avoid; } }
+""".strip()
+
+
+@dataclass(frozen=True, eq=False)
+class Table:
+    """A table of text with a title and a note; everything is escaped when it is written."""
+
+    title: str
+    note: str
+    frame: pd.DataFrame
+
+
+@dataclass(frozen=True)
+class Picture:
+    """A picture of curves; without ``data`` it could not be drawn, and ``title`` says why."""
+
+    file: str
+    title: str
+    data: bytes | None
+
+
+@dataclass(frozen=True, eq=False)
+class Section:
+    """One experiment at one scale."""
+
+    name: str
+    heading: str
+    notes: Sequence[str]
+    settings: Sequence[str]
+    overviews: Sequence[Table]
+    details: Sequence[Table]
+    pictures: Sequence[Picture]
+
+
+# ---------------------------------------------------------------------- tables
+
+
+def overview(comparison: Comparison, score: Score) -> Table:
+    """Return one score of all methods (rows) in all settings (columns), with the paper's value in parentheses."""
+    lines = comparison.table[comparison.table["score"] == score.name]
+    fields = {}
+    for line in lines.itertuples():
+        ours = number(line.mean, score.digits, line.half) if line.seeds else MISSING
+        symbol = f" {SYMBOLS[line.mark]}" if line.mark else ""
+        paper = "" if math.isnan(line.published) else f" ({number(line.published, line.decimals)})"
+        fields[line.method, line.setting] = ours + symbol + paper
+    methods, settings = (list(dict.fromkeys(lines[name])) for name in ("method", "setting"))
+    columns = {setting: [fields.get((method, setting), "") for method in methods] for setting in settings}
+    title = f"{score.label} ({'lower' if score.lower_is_better else 'higher'} is better)"
+    return Table(title, _note(comparison, lines), pd.DataFrame({"Method": methods, **columns}))
+
+
+def details(comparison: Comparison, setting: str) -> Table:
+    """Return all scores of all methods in one setting: published, ours, difference, mark, seeds and time."""
+    lines = comparison.table[comparison.table["setting"] == setting]
+    scores = {score.name: score for score in comparison.experiment.scores}
+    fields = []
+    for line in lines.itertuples():
+        digits = scores[line.score].digits
+        field = {"Method": line.method, "Score": scores[line.score].label}
+        is_published, word = not math.isnan(line.published), "within the spread" if line.mark == "within" else line.mark
+        field["Published"] = number(line.published, line.decimals, line.spread) if is_published else ""
+        field["Ours (95 % interval)"] = number(line.mean, digits, line.half) if line.seeds else MISSING
+        field["Difference"] = "" if math.isnan(line.difference) else number(line.difference, digits, sign=True)
+        field["Mark"] = f"{SYMBOLS[line.mark]} {word}" if line.mark else ""
+        field["Seeds"] = str(line.seeds)
+        field["Seconds a run"] = "" if math.isnan(line.seconds) else f"{line.seconds:.3g}"
+        fields.append(field)
+    frame = pd.DataFrame(fields)
+    if lines["published"].isna().all():
+        frame = frame.drop(columns=["Published", "Difference", "Mark"])
+    return Table(setting, _note(comparison, lines), frame)
+
+
+def _note(comparison: Comparison, lines: pd.DataFrame) -> str:
+    """Return the note of a table: scale, number of seeds, missing values."""
+    seeds = sorted(set(lines["seeds"]) - {0})
+    shown = "none yet" if not seeds else " to ".join(map(str, dict.fromkeys((seeds[0], seeds[-1]))))
+    planned, missing = comparison.experiment.seeds[comparison.scale], int((lines["seeds"] == 0).sum())
+    note = f"Scale: {comparison.scale}. Seeds: {shown}" + (f" of {planned}." if seeds and seeds[0] < planned else ".")
+    return f"{note} Missing: {missing} of {len(lines)}." if missing else note
+
+
+def option_notes(comparison: Comparison) -> list[str]:
+    """Return the options that all methods have in common, then those that some have, once for all of these."""
+    known = {place: set(cell.options) for place, cell in comparison.cells.items()}
+    if not any(known.values()):
+        return []
+    common = set.intersection(*known.values())
+    notes = [f"Settings of all: {listed(common)}."] if common else []
+    settings = {setting for setting, _ in known}
+    variants: dict[str, dict[str, set[str]]] = {}
+    for (setting, method), options in known.items():
+        variants.setdefault(method, {}).setdefault(listed(options - common), set()).add(setting)
+    methods: dict[str, list[str]] = {}
+    for method, places in variants.items():
+        for options_text, where in places.items():
+            # A method with different options in different settings says where.
+            place = "" if where == settings or len(places) == 1 else f" ({', '.join(sorted(where))})"
+            methods.setdefault(options_text, []).append(method + place)
+    return [*notes, *(f"Settings of {'; '.join(names)}: {text}." for text, names in methods.items() if text)]
+
+
+# ---------------------------------------------------------------------- sections
+
+
+def sections(rows: Sequence[Row], experiments: Iterable[Experiment]) -> list[Section]:
+    """Return every experiment at each scale that has rows, or else at its largest scale."""
+    found = []
+    for experiment in experiments:
+        with_rows = {row.cell.scale for row in rows if row.cell.experiment == experiment.name}
+        known = [scale for scale in SCALES if scale in experiment.seeds]
+        scales = [scale for scale in reversed(known) if scale in with_rows] or known[-1:]
+        found += [_section(compare(experiment, rows, scale)) for scale in scales]
+    return found
+
+
+def _section(comparison: Comparison) -> Section:
+    experiment, scale = comparison.experiment, comparison.scale
+    notes = [MEANINGS[scale], f"Makes: {', '.join(experiment.makes)}.", *experiment.notes, *_origin(comparison)]
+    judged = judge(comparison)
+    clearly = "Clearly: the difference is larger than the halves of both intervals together."
+    claims = [] if judged.empty else [Table("Claims", f"Scale: {scale}. {clearly}", judged)]
+    return Section(
+        f"{experiment.name}-{scale}",
+        f"{experiment.title}, {scale} scale",
+        notes,
+        option_notes(comparison),
+        [*claims, *(overview(comparison, score) for score in experiment.scores)],
+        [details(comparison, setting) for setting in dict.fromkeys(comparison.table["setting"])],
+        _pictures(comparison),
+    )
+
+
+def _origin(comparison: Comparison) -> list[str]:
+    """Return where the rows come from, or how to make them."""
+    rows = comparison.rows
+    if rows:
+        versions = sorted({f"{name} {version}" for row in rows for name, version in row.versions.items()})
+        commits = sorted({(row.commit or "unknown")[:10] + "+" * (row.commit or "").endswith("+") for row in rows})
+        machines = sorted({str(row.machine.get("accelerator", f"{row.machine.get('cores')} cores")) for row in rows})
+        hours = sum(row.seconds for row in rows) / 3600
+        notes = [
+            f"{len(rows)} rows, {hours:.2g} hours together, on {', '.join(machines)}. Commit: {', '.join(commits)}. "
+            f"Versions: {', '.join(versions)}."
+        ]
+    else:
+        command = f"askew-paper run {comparison.experiment.name} --scale {comparison.scale}"
+        notes = [f"No results yet. Make them with: {command}"]
+    if comparison.stale:
+        notes.append(f"Left out: {comparison.stale} rows with other settings than the experiment has now.")
+    return notes
+
+
+def _pictures(comparison: Comparison) -> list[Picture]:
+    found = curves(comparison.rows)
+    pictures = []
+    for place, name in enumerate(dict.fromkeys(curve.name for curve in found)):
+        same = [curve for curve in found if curve.name == name]
+        seeds = sorted({curve.seeds for curve in same})
+        span = " to ".join(map(str, dict.fromkeys((seeds[0], seeds[-1]))))
+        many = "" if seeds[-1] == 1 else "s, 95 % band"
+        what = comparison.experiment.title.removesuffix(f": {name}")
+        title = f"{what}: {name}, {comparison.scale} scale, {span} seed{many}"
+        file = f"results-{comparison.experiment.name}-{comparison.scale}-{place}.png"
+        drawable = [curve for curve in same if curve.drawable]
+        if drawable:
+            try:
+                pictures.append(Picture(file, title, draw(drawable, title)))
+            except ImportError as error:
+                pictures.append(Picture(file, f"{title} was not drawn: {error}", None))
+        if len(drawable) < len(same):
+            lost = dict.fromkeys(f"{curve.method} in {curve.setting}" for curve in same if not curve.drawable)
+            why = f"with values or intervals beyond {LARGEST:g}, which no picture can show"
+            pictures.append(Picture(file, f"{title}: not drawn are {', '.join(lost)}, {why}.", None))
+    return pictures
+
+
+# ---------------------------------------------------------------------- as Markdown
+
+
+def text(some: Sequence[Section], remarks: Sequence[str] = ()) -> str:
+    """Return the report as Markdown; pictures are files next to it."""
+    parts = [f"# {TITLE}", *map(escape_markdown, (LEGEND, *remarks))]
+    for section in some:
+        parts += [f"## {escape_markdown(section.heading)}", _bullets(section.notes)]
+        if section.settings:
+            parts.append(_folded("Settings", _bullets(section.settings)))
+        parts += [to_markdown(table, level=3) for table in section.overviews]
+        for picture in section.pictures:
+            title = escape_markdown(picture.title)
+            parts.append(f"![{title}]({picture.file})" if picture.data is not None else title)
+        parts += [_folded(f"{table.title}: every figure", to_markdown(table, level=4)) for table in section.details]
+    return "\n\n".join(parts) + "\n"
+
+
+def to_markdown(table: Table, level: int) -> str:
+    r"""Return a table with its title and note as Markdown; ``level`` is that of the heading.
+
+    Examples
+    --------
+    >>> print(to_markdown(Table("A | B", "Scale: quick.", pd.DataFrame({"Method": ["nbd"], "x": ["<1"]})), level=4))
+    #### A \| B
+    <BLANKLINE>
+    Scale: quick.
+    <BLANKLINE>
+    | Method | x |
+    | --- | --- |
+    | nbd | &lt;1 |
+    """
+    lines = [list(map(escape_markdown, line)) for line in (table.frame.columns, *table.frame.values.tolist())]
+    lines.insert(1, ["---"] * len(table.frame.columns))
+    rows = "\n".join(f"| {' | '.join(line)} |" for line in lines)
+    return f"{'#' * level} {escape_markdown(table.title)}\n\n{escape_markdown(table.note)}\n\n{rows}"
+
+
+def escape_markdown(plain: str) -> str:
+    """Return text that Markdown prints as it is."""
+    plain = html.escape(" ".join(plain.split()), quote=False)
+    plain = re.sub(r"([\\`*\[\]|~$])", r"\\\1", plain)
+    # An underscore between letters is harmless; at the edge of a word it would be emphasis.
+    return re.sub(r"(?<![^\W_])_|_(?![^\W_])", r"\\_", plain)
+
+
+def _bullets(lines: Iterable[str]) -> str:
+    return "\n".join(f"- {escape_markdown(line)}" for line in lines)
+
+
+def _folded(title: str, content: str) -> str:
+    """Return content that unfolds; the attribute is for mkdocs, other readers ignore it."""
+    return f'<details markdown="1">\n<summary>{escape_markdown(title)}</summary>\n\n{content}\n\n</details>'
+
+
+# ---------------------------------------------------------------------- as one page
+
+
+def page(some: Sequence[Section], remarks: Sequence[str] = ()) -> str:
+    """Return the report as one HTML page that loads and runs nothing: pictures and style are inside."""
+    escape = html.escape
+    parts = [f"<h1>{TITLE}</h1>", *(f"<p>{escape(remark)}</p>" for remark in (LEGEND, *remarks))]
+    links = "".join(f'<li><a href="#{section.name}">{escape(section.heading)}</a></li>' for section in some)
+    parts.append(f"<nav><ul>{links}</ul></nav>")
+    for section in some:
+        parts.append(f'<section id="{section.name}"><h2>{escape(section.heading)}</h2>{_list(section.notes)}')
+        if section.settings:
+            parts.append(f"<details><summary>Settings</summary>{_list(section.settings)}</details>")
+        parts += map(to_html, section.overviews)
+        for picture in section.pictures:
+            title, data = escape(picture.title), base64.b64encode(picture.data or b"").decode()
+            image = f'<figure><img src="data:image/png;base64,{data}" alt="{title}"></figure>'
+            parts.append(image if data else f"<p>{title}</p>")
+        for table in section.details:
+            title = f"{escape(table.title)}: every figure"
+            parts.append(f"<details><summary>{title}</summary>{to_html(table)}</details>")
+        parts.append("</section>")
+    policy = "default-src 'none'; style-src 'unsafe-inline'; img-src data:"
+    return (
+        '<!doctype html>\n<html lang="en"><head><meta charset="utf-8">'
+        f'<meta http-equiv="Content-Security-Policy" content="{policy}">'
+        '<meta name="viewport" content="width=device-width, initial-scale=1">'
+        f"<title>{TITLE}</title><style>{STYLE}</style></head>\n<body>" + "\n".join(parts) + "</body></html>\n"
+    )
+
+
+def to_html(table: Table) -> str:
+    """Return a table with its title and note as HTML, all text escaped."""
+    escape = html.escape
+    head = "".join(f'<th scope="col">{escape(name)}</th>' for name in table.frame.columns)
+    body = ""
+    for first, *others in table.frame.values.tolist():
+        fields = "".join(f"<td{_look(field)}>{escape(field)}</td>" for field in others)
+        body += f'<tr><th scope="row">{escape(first)}</th>{fields}</tr>'
+    caption = f"<caption><strong>{escape(table.title)}</strong><br>{escape(table.note)}</caption>"
+    content = f"<table>{caption}<thead><tr>{head}</tr></thead><tbody>{body}</tbody></table>"
+    # The frame scrolls on narrow screens, by keyboard as well.
+    return f'<div class="frame" tabindex="0" role="region" aria-label="{escape(table.title)}">{content}</div>'
+
+
+def _look(field: str) -> str:
+    found = re.search(r"[▲●▼]|^(missing|confirmed|not)\b", field)
+    return f' class="{LOOKS[found[0]]}"' if found else ""
+
+
+def _list(lines: Iterable[str]) -> str:
+    return f"<ul>{''.join(f'<li>{html.escape(line)}</li>' for line in lines)}</ul>"
+
+
+# ---------------------------------------------------------------------- files
+
+
+def write_report(
+    results: str | os.PathLike[str], folder: str | os.PathLike[str], experiments: Iterable[Experiment]
+) -> list[Path]:
+    """Write ``results.md``, ``results.html`` and the pictures of curves.
+
+    The same results give the same files, byte by byte.
+
+    Parameters
+    ----------
+    results
+        A folder that :func:`~askew_paper.runner.reproduce` wrote.
+    folder
+        Where the files go; created if needed. A name that ends in ``.html`` is that of the one page to write instead.
+    experiments
+        What to report on.
+
+    Returns
+    -------
+    list of Path
+        The files, Markdown first.
+
+    Examples
+    --------
+    >>> import tempfile
+    >>> from askew_paper.experiment import MAE, Outcome, grid
+    >>> from askew_paper.runner import reproduce
+    >>> def cells(scale, seeds):
+    ...     return grid("sums", scale, seeds, settings=["small"], methods=["exact"], options={})
+    >>> sums = Experiment("sums", "Sums", ("table 1",), (MAE,), {"quick": 2}, {"quick": 1.0}, cells,
+    ...                   run=lambda cell: Outcome({"mae": cell.seed / 2}))
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     rows = reproduce([sums], folder)
+    ...     [file.name for file in write_report(folder, folder, [sums])]
+    ['results.md', 'results.html']
+    """
+    experiments, folder, rows = list(experiments), Path(folder), read(results)
+    unknown = sorted({row.cell.experiment for row in rows} - {experiment.name for experiment in experiments})
+    remarks = [f"Left out: rows of {name!r}, as there is no experiment of this name." for name in unknown]
+    some = sections(rows, experiments)
+    if folder.suffix == ".html":
+        folder.parent.mkdir(parents=True, exist_ok=True)
+        io.write_text(folder, page(some, remarks))
+        return [folder]
+    folder.mkdir(parents=True, exist_ok=True)
+    texts = {"results.md": text(some, remarks), "results.html": page(some, remarks)}
+    contents = {name: io.printable(content).encode() for name, content in texts.items()}
+    pictures = (picture for section in some for picture in section.pictures)
+    contents |= {picture.file: picture.data for picture in pictures if picture.data is not None}
+    for name, data in contents.items():
+        with io.atomic_write(folder / name) as temporary:
+            temporary.write_bytes(data)
+    return [folder / name for name in contents]
