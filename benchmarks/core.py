@@ -25,7 +25,7 @@ from torch.profiler import ProfilerActivity, profile
 
 import askew
 from askew.divergences import CATALOGUE, Divergence, Mahalanobis, NeuralBregman
-from askew.potentials.terms import NONNEGATIVE, Network
+from askew.potentials.icnn.terms import NONNEGATIVE, Network
 
 DIM = 20
 Action = Callable[[], Any]

@@ -9,7 +9,7 @@ from torch import Tensor
 from torch.nn import functional
 
 from askew.potentials import ICNN
-from askew.potentials.terms import Atoms, Network, Quadratic
+from askew.potentials.icnn.terms import Network, QuadraticTerm, SeparableTerm
 
 ACTIVATION = {
     "squareplus": lambda a: (a + (a * a + 4).sqrt()) / 2,
@@ -38,13 +38,13 @@ def value(phi: ICNN, x: Tensor) -> Tensor:
                 z = activation(a if z is None else a + z @ transform(term.mixes[i - 1]))
             assert z is not None
             total = total + z @ transform(term.out)
-        elif isinstance(term, Quadratic):
+        elif isinstance(term, QuadraticTerm):
             total = total + (v @ term.matrix).square().sum(-1)
         else:
-            assert isinstance(term, Atoms)
+            assert isinstance(term, SeparableTerm)
             sharpness = term.log_sharpness.exp()
-            bends = ACTIVATION["squareplus"](sharpness * (v[..., None] - term.place))
-            total = total + (term.amplitude.square() / sharpness * bends).sum((-1, -2))
+            units = ACTIVATION["squareplus"](sharpness * (v[..., None] - term.place))
+            total = total + (term.amplitude.square() / sharpness * units).sum((-1, -2))
     return total * phi.output_scale if phi.calibrated else total
 
 
@@ -67,7 +67,7 @@ EXACT = {
 }
 
 
-def _bent(activation: str, a: Dual) -> Dual:
+def _activated(activation: str, a: Dual) -> Dual:
     g, slope = EXACT[activation](a[0])
     return g, slope * a[1]
 
@@ -87,29 +87,29 @@ def _exact_value(phi: ICNN, x: list[mpf], direction: list[mpf]) -> Dual:
     for term in phi.terms:
         parts: list[Dual] = []
         if isinstance(term, Network):
-            weights = term.weights()
+            network = term.layers()
             z: list[Dual] = []
             inputs = [*v, (mpf(1), mpf(0))]
-            for i in range(len(weights) // 2):
-                lift = weights[2 * i].T.tolist()
-                mix = weights[2 * i - 1].T.tolist() if i else [[]] * len(lift)
+            for layer in network.layers:
+                wx = layer.wxb.T.tolist()
+                wz = [[]] * len(wx) if layer.wz is None else layer.wz.T.tolist()
                 z = [
-                    _bent(term.activation.name, _combined([*u, *w], [*inputs, *z]))
-                    for u, w in zip(lift, mix, strict=True)
+                    _activated(term.activation.name, _combined([*u, *w], [*inputs, *z]))
+                    for u, w in zip(wx, wz, strict=True)
                 ]
-            parts = [_combined(weights[-1].tolist(), z)]
-        elif isinstance(term, Quadratic):
+            parts = [_combined(network.out.tolist(), z)]
+        elif isinstance(term, QuadraticTerm):
             for row in term.matrix.T.tolist():
                 a, d = _combined(row, v)
                 parts.append((a * a, 2 * a * d))
         else:
-            assert isinstance(term, Atoms)
+            assert isinstance(term, SeparableTerm)
             for i, (a, d) in enumerate(v):
                 for place, log_sharpness, amplitude in zip(
                     term.place[i].tolist(), term.log_sharpness[i].tolist(), term.amplitude[i].tolist(), strict=True
                 ):
                     s = mpmath.exp(mpf(log_sharpness))
-                    g, change = _bent("squareplus", (s * (a - mpf(place)), s * d))
+                    g, change = _activated("squareplus", (s * (a - mpf(place)), s * d))
                     scale = mpf(amplitude) ** 2 / s
                     parts.append((scale * g, scale * change))
         total, slope = total + sum(p[0] for p in parts), slope + sum(p[1] for p in parts)

@@ -36,7 +36,7 @@ from askew.potentials import (
     NegativeEntropy,
     Quadratic,
 )
-from askew.potentials.terms import Network
+from askew.potentials.icnn.terms import Network
 
 
 def points(n: int = 40, dim: int = 3, seed: int = 0) -> Tensor:

@@ -12,7 +12,7 @@ from mpmath import mpf
 from torch import Tensor
 from torch.autograd import gradcheck, gradgradcheck
 
-from askew.potentials.activations import ACTIVATIONS, Activation, Stage
+from askew.potentials.icnn.activations import ACTIVATIONS, Activation, Workspace
 
 NAMES = tuple(ACTIVATIONS)
 DTYPES = (torch.float32, torch.float64)
@@ -71,7 +71,7 @@ def grid(name: str, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
 
 def exact(name: str, b: Tensor, t: Tensor) -> dict[str, list[mpf]]:
     value, slope, curvature = EXACT[name]
-    found: dict[str, list[mpf]] = {key: [] for key in ("value", "slope", "curvature", "residual", "bend")}
+    found: dict[str, list[mpf]] = {key: [] for key in ("value", "slope", "curvature", "residual", "slope_difference")}
     # Enough digits that the definition keeps fifty after it has cancelled.
     with mpmath.workdps(150):
         for base, step in zip(map(mpf, b.tolist()), map(mpf, t.tolist()), strict=True):
@@ -80,7 +80,7 @@ def exact(name: str, b: Tensor, t: Tensor) -> dict[str, list[mpf]]:
             found["slope"].append(s)
             found["curvature"].append(curvature(base))
             found["residual"].append(value(end) - g - s * step)
-            found["bend"].append(slope(end) - s)
+            found["slope_difference"].append(slope(end) - s)
     return found
 
 
@@ -101,7 +101,7 @@ def formulas(activation: Activation, b: Tensor, t: Tensor) -> dict[str, Tensor]:
         "slope": activation.slope(b),
         "curvature": activation.curvature(b),
         "residual": activation.residual(b, t),
-        "bend": activation.bend(b, t),
+        "slope_difference": activation.slope_difference(b, t),
     }
 
 
@@ -116,9 +116,9 @@ def kernel(
     residual = buffer()
     assert residual is not None
     scratch = tuple(torch.full_like(b, torch.nan) for _ in range(activation.buffers))
-    stage = Stage(buffer(value), buffer(slope), residual, buffer(derivatives), buffer(derivatives), scratch)
-    activation.kernel(b, t, stage)
-    return {key: part for key, part in stage._asdict().items() if key != "scratch"}
+    workspace = Workspace(buffer(value), buffer(slope), residual, buffer(derivatives), buffer(derivatives), scratch)
+    activation.kernel(b, t, workspace)
+    return {key: part for key, part in workspace._asdict().items() if key != "scratch"}
 
 
 # ---------------------------------------------------------------------- values
@@ -167,7 +167,7 @@ def test_nothing_changes_without_a_step(name: str, dtype: torch.dtype) -> None:
     for t in (torch.zeros_like(b), -torch.zeros_like(b)):
         for found in (formulas(activation, b, t), kernel(activation, b, t)):
             assert (found["residual"] == 0).all()
-            assert (found["bend"] == 0).all()
+            assert (found["slope_difference"] == 0).all()
 
 
 @by_name
@@ -260,7 +260,7 @@ def test_derivatives(name: str, shapes: str) -> None:
         assert b.abs().min() > 1e-3
     for one in (activation.value, activation.slope):
         assert gradcheck(one, (b,))
-    for two in (activation.residual, activation.bend):
+    for two in (activation.residual, activation.slope_difference):
         assert gradcheck(two, (b, t))
 
 
@@ -271,7 +271,7 @@ def test_second_derivatives(name: str, shapes: str) -> None:
     b, t = (points(seed, *shape) for seed, shape in enumerate(SHAPES[shapes]))
     for one in (activation.value, activation.slope):
         assert gradgradcheck(one, (b,))
-    for two in (activation.residual, activation.bend):
+    for two in (activation.residual, activation.slope_difference):
         assert gradgradcheck(two, (b, t))
 
 
@@ -280,7 +280,7 @@ def test_derivatives_in_closed_form_equal_those_of_the_formulas(name: str) -> No
     """Function transforms differentiate the formulas; training uses the derivatives in closed form."""
     activation = ACTIVATIONS[name]
     b, t = (points(seed, 40).detach() for seed in range(2))
-    for function in (activation.residual, activation.bend):
+    for function in (activation.residual, activation.slope_difference):
         for argument in range(2):
             wanted = torch.func.grad(lambda *a, f=function: f(*a).sum(), argnums=argument)(b, t)
             inputs = [b.clone().requires_grad_(), t.clone().requires_grad_()]

@@ -13,9 +13,10 @@ from torch import Tensor
 from torch.autograd import gradcheck, gradgradcheck
 
 from askew.divergences import NeuralBregman
-from askew.potentials import ICNN, residual
-from askew.potentials.activations import ACTIVATIONS
-from askew.potentials.terms import NONNEGATIVE
+from askew.potentials import ICNN
+from askew.potentials.icnn.activations import ACTIVATIONS
+from askew.potentials.icnn.layers import Layers
+from askew.potentials.icnn.terms import NONNEGATIVE
 
 DIM = 3
 INITS = ("averaging", "linear")
@@ -468,7 +469,8 @@ def test_the_seed_decides_the_weights(options: dict[str, object]) -> None:
 def test_weights_of_a_fresh_network_average(nonnegative: str) -> None:
     torch.manual_seed(0)
     network = ICNN(DIM, (200, 100), nonnegative=nonnegative).terms[0]
-    first, second = network.weights()[1], network.weights()[-1]
+    layers = network.layers()
+    first, second = layers.layers[1].wz, layers.out
     close(first.sum(0).mean(), torch.tensor(1.0), rtol=0.02)
     close(second.sum(), torch.tensor(1.0), rtol=0.2)
     assert (first >= 0).all()
@@ -501,13 +503,13 @@ def test_options_that_do_not_exist(options: dict[str, object], text: str) -> Non
 
 def test_value_and_gradient_come_from_one_pass(monkeypatch: pytest.MonkeyPatch) -> None:
     passes = []
-    original = residual.base_point
+    original = Layers.base_point
 
     def counted(*arguments: object) -> object:
         passes.append(arguments)
         return original(*arguments)
 
-    monkeypatch.setattr(residual, "base_point", counted)
+    monkeypatch.setattr(Layers, "base_point", counted)
     phi = ICNN(DIM, widths=(6, 5)).double()
     x = normals(7, DIM)
     value, gradient = phi.value_and_gradient(x)

@@ -33,7 +33,6 @@ def pairwise_tolerance(rtol: float) -> Iterator[None]:
 
     Examples
     --------
-    >>> import torch
     >>> D = NeuralBregman(3)
     >>> with pairwise_tolerance(0.1):
     ...     matrix = D.pairwise(torch.randn(5, 3), torch.randn(4, 3))
@@ -73,7 +72,6 @@ class Bregman(Divergence):
 
     Examples
     --------
-    >>> import torch
     >>> from askew.potentials import NegativeEntropy
     >>> kl = Bregman(NegativeEntropy(2))
     >>> kl(torch.tensor([0.5, 0.5]), torch.tensor([0.25, 0.75])).item()  # log 2 - log 3 / 2
@@ -119,8 +117,7 @@ class Bregman(Divergence):
 
     def calibrate(self, x: Tensor, y: Tensor, targets: Tensor | None = None) -> None:
         """Fit the scales of the potential to data before training; closed forms have none."""
-        if isinstance(self.potential, ICNN):
-            self.potential.calibrate(x, y, targets)
+        self.potential.calibrate(x, y, targets)
 
 
 class NeuralBregman(Bregman):
@@ -143,7 +140,6 @@ class NeuralBregman(Bregman):
 
     Examples
     --------
-    >>> import torch
     >>> D = NeuralBregman(20)
     >>> x, y = torch.randn(5, 20), torch.randn(5, 20)
     >>> D(x, y).shape, D.pairwise(x, y).shape, D(x, x).sum().item()

@@ -41,8 +41,7 @@ from askew.potentials import (
 )
 from askew.potentials import Scaled as ScaledPotential
 from askew.potentials.closed_form import ClosedForm
-from askew.potentials.terms import Atoms, Network, Term
-from askew.potentials.terms import Quadratic as QuadraticTerm
+from askew.potentials.icnn.terms import Network, QuadraticTerm, SeparableTerm, Term
 
 __all__ = ["SHOWN", "Description", "can_show", "describe"]
 
@@ -244,19 +243,19 @@ def _icnn(potential: ICNN) -> Packed:
 
 def _term(term: Term) -> Packed:
     if isinstance(term, Network):
-        weights = term.weights()
+        network = term.layers()
         return {
             "kind": "network",
             "activation": term.activation.name,
             "gain": term.activation.gain,
-            "lifts": [pack(lift) for lift in weights[:-1:2]],
-            "mixes": [pack(mix) for mix in weights[1:-1:2]],
-            "out": pack(weights[-1]),
+            "lifts": [pack(layer.wxb) for layer in network.layers],
+            "mixes": [pack(layer.wz) for layer in network.layers if layer.wz is not None],
+            "out": pack(network.out),
         }
     if isinstance(term, QuadraticTerm):
         return _quadratic(term.matrix.t())
-    if isinstance(term, Atoms):
-        sharpness, offset, weight = term._scaled()
+    if isinstance(term, SeparableTerm):
+        sharpness, offset, weight = term.units()
         return {"kind": "atoms", "sharpness": pack(sharpness), "offset": pack(offset), "weight": pack(weight)}
     raise TypeError(checks.message("terms of an ICNN of write_explorer", "those of askew", type(term).__name__))
 

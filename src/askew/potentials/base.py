@@ -183,6 +183,9 @@ class Potential(Rebuildable, ABC):
         """Return how much the derivative of each hidden unit changes over points, one tensor for each network."""
         return []
 
+    def calibrate(self, x: Tensor, y: Tensor, targets: Tensor | None = None) -> None:
+        """Fit fixed scales to pairs of points before training; potentials without such scales do nothing."""
+
     def _search_start(self, g: Tensor) -> Tensor:
         """Return where Newton's method begins if the caller gives no better place."""
         return torch.zeros_like(g)

@@ -15,7 +15,7 @@ from torch import Tensor
 from askew import checks
 from askew.divergences import Divergence, NeuralBregman
 from askew.potentials import ICNN
-from askew.potentials.terms import NONNEGATIVE, Network
+from askew.potentials.icnn.terms import NONNEGATIVE, Network
 from askew_paper.data.targets import DIM, target_pairs
 from askew_paper.experiment import MAE, Cell, Claim, Experiment, Outcome, Score
 from askew_paper.experiments.regression import SIZES, learn

@@ -1,15 +1,15 @@
-"""The input-convex network as a potential: what a Neural Bregman Divergence learns."""
+"""The input-convex network as a potential: what a neural Bregman divergence learns."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 
 import torch
 from torch import Tensor, nn
 
 from askew import checks
 from askew.potentials.base import Potential
-from askew.potentials.terms import Atoms, Network, Quadratic, Term
+from askew.potentials.icnn.terms import Network, QuadraticTerm, SeparableTerm, Term
 
 __all__ = ["ICNN"]
 
@@ -27,7 +27,7 @@ class ICNN(Potential):
 
     N is the fully input-convex network of the paper (equation 4): layers with non-negative weights on the
     layer before, unconstrained ones on the input, and a convex non-decreasing activation. The quadratic
-    term makes every Mahalanobis divergence exactly representable, the separable atoms every sum of
+    term makes every Mahalanobis divergence exactly representable, the separable units every sum of
     one-dimensional divergences approximately. ``shift``, ``spread`` and ``lambda`` are buffers that
     :meth:`calibrate` sets from data once, before training; they start as 0, 1 and 1.
 
@@ -45,7 +45,7 @@ class ICNN(Potential):
     quadratic
         Rows of A; 0 leaves the term out, None means ``dim``.
     separable
-        Atoms per feature; 0 leaves the term out.
+        One-dimensional units per feature; 0 leaves the term out.
     nonnegative
         How weights are kept non-negative: ``"softplus"``, ``"abs"``, ``"clamp"``, ``"square"`` or ``"exp"`` of
         a raw parameter.
@@ -87,9 +87,9 @@ class ICNN(Potential):
         terms: list[Term] = [Network(dim, widths, activation, nonnegative, init)]
         rank = dim if quadratic is None else quadratic
         if rank != 0:
-            terms.append(Quadratic(dim, checks.check_size(rank, "quadratic of ICNN")))
+            terms.append(QuadraticTerm(dim, checks.check_size(rank, "quadratic of ICNN")))
         if separable != 0:
-            terms.append(Atoms(dim, checks.check_size(separable, "separable of ICNN")))
+            terms.append(SeparableTerm(dim, checks.check_size(separable, "separable of ICNN")))
         self.terms = nn.ModuleList(terms)
         # What need not be kept stays in the cache if it is made for some rows at a time.
         self._block_rows = min(MOST_ROWS, max(FEWEST_ROWS, BLOCK_ENTRIES // max(*widths, rank, dim * separable)))
@@ -162,25 +162,25 @@ class ICNN(Potential):
     def _scaled(self, value: Tensor) -> Tensor:
         return value * self.output_scale if self.calibrated else value
 
-    def _sum(self, method: str, *points: Tensor) -> Tensor:
-        """Return the sum of one method over all terms."""
+    def _sum(self, function: Callable[..., Tensor], *points: Tensor) -> Tensor:
+        """Return the sum over all terms of ``function(term, *points)``."""
         n = points[-1].shape[0]
         rows = self._block_rows
         if not (torch.is_grad_enabled() or checks.transformed()) and n > rows:
             starts = range(0, n, rows)
             blocks = ([p if p.shape[0] == 1 else p[i : i + rows] for p in points] for i in starts)
-            return torch.cat([self._sum(method, *block) for block in blocks])
-        parts: list[Tensor] = [getattr(term, method)(*points) for term in self._terms()]
+            return torch.cat([self._sum(function, *block) for block in blocks])
+        parts = [function(term, *points) for term in self._terms()]
         total = parts[0]
         for part in parts[1:]:
             total = total + part
         return total
 
     def compute_value(self, x: Tensor) -> Tensor:
-        return self._scaled(self._sum("value", self._rows(x))).reshape(x.shape[:-1])
+        return self._scaled(self._sum(lambda term, v: term.value(v), self._rows(x))).reshape(x.shape[:-1])
 
     def compute_gradient(self, x: Tensor) -> Tensor:
-        gradient = self._scaled(self._sum("gradient", self._rows(x)))
+        gradient = self._scaled(self._sum(lambda term, v: term.gradient(v), self._rows(x)))
         return (gradient * self.inverse_spread if self.calibrated else gradient).reshape(x.shape)
 
     def compute_value_and_gradient(self, x: Tensor) -> tuple[Tensor, Tensor]:
@@ -189,7 +189,7 @@ class ICNN(Potential):
 
     def compute_divergence(self, x: Tensor, y: Tensor, h: Tensor) -> Tensor:
         base = y if y.shape == h.shape else y.expand(h.shape)
-        result = self._scaled(self._sum("divergence", self._rows(base), self._steps(h)))
+        result = self._residual(self._rows(base), self._steps(h))
         return result if h.ndim == 2 else result.reshape(h.shape[:-1])
 
     def compute_gradient_difference(self, x: Tensor, y: Tensor, h: Tensor) -> Tensor:
@@ -204,7 +204,10 @@ class ICNN(Potential):
         return torch.cat(values), torch.cat(gradients)
 
     def centred_value(self, points: Tensor, centre: Tensor) -> Tensor:
-        return self._scaled(self._sum("divergence", self._rows(centre), self._steps(points - centre)))
+        return self._residual(self._rows(centre), self._steps(points - centre))
+
+    def _residual(self, v: Tensor, h: Tensor) -> Tensor:
+        return self._scaled(self._sum(lambda term, v, h: term.divergence(v, h), v, h))
 
     def _change(self, v: Tensor, h: Tensor) -> tuple[Tensor, Tensor]:
         return self._totals(term.change(v, h) for term in self._terms())
@@ -219,7 +222,7 @@ class ICNN(Potential):
         return value, gradient * self.inverse_spread if self.calibrated else gradient
 
     def compute_hessian(self, x: Tensor) -> Tensor:
-        hessian = self._scaled(self._sum("hessian", self._rows(x)))
+        hessian = self._scaled(self._sum(lambda term, v: term.hessian(v), self._rows(x)))
         if self.calibrated:
             hessian = hessian * self.inverse_spread * self.inverse_spread[:, None]
         return hessian.reshape(*x.shape, self.dim)
