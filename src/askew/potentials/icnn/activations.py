@@ -51,19 +51,19 @@ class Activation(ABC):
 
     def value(self, b: Tensor) -> Tensor:
         """Return g(b)."""
-        return self._value(b) if _plain() else _Pointwise.apply(self, 0, b)
+        return self._value(b) if _plain() else _apply(_Pointwise, self, 0, b)
 
     def slope(self, b: Tensor) -> Tensor:
         """Return g'(b)."""
-        return self._slope(b) if _plain() else _Pointwise.apply(self, 1, b)
+        return self._slope(b) if _plain() else _apply(_Pointwise, self, 1, b)
 
     def residual(self, b: Tensor, t: Tensor) -> Tensor:
         """Return g(b + t) - g(b) - g'(b) t."""
-        return self._residual(b, t) if _plain() else _Residual.apply(self, b, t)
+        return self._residual(b, t) if _plain() else _apply(_Residual, self, b, t)
 
     def slope_difference(self, b: Tensor, t: Tensor) -> Tensor:
         """Return g'(b + t) - g'(b)."""
-        return self._slope_difference(b, t) if _plain() else _SlopeDifference.apply(self, b, t)
+        return self._slope_difference(b, t) if _plain() else _apply(_SlopeDifference, self, b, t)
 
     def residual_and_slope_difference(self, b: Tensor, t: Tensor) -> tuple[Tensor, Tensor]:
         """Return both at once, from one pass of the in-place kernel where that is possible."""
@@ -320,6 +320,11 @@ def _plain() -> bool:
     Differentiating the formulas works everywhere, but costs more than the derivatives below.
     """
     return torch.compiler.is_exporting() or checks.in_function_transform()
+
+
+def _apply(function: type[torch.autograd.Function], *arguments: Any) -> Tensor:
+    result: Tensor = function.apply(*arguments)
+    return result
 
 
 class _Pointwise(torch.autograd.Function):
