@@ -20,11 +20,11 @@ if TYPE_CHECKING:
 
 __all__ = ["balls"]
 
-# Rays from each centre along which the end of a ball is looked for; steps on them from 2^-20 to 2^12, by half powers.
+# Rays from each centre along which the end of a ball is searched; steps on them from 2^-20 to 2^12, by half powers.
 RAYS, SMALLEST, LARGEST = 32, -40, 24
 # The limits show no more of a ball than this many times the usual distance from its centre to its end.
 LONGEST_BALL = 20
-# Grid lines that cross every ball, at least, in each direction; of many small balls they are fewer.
+# Grid lines that cross every ball, at least, in each direction; fewer for many small balls.
 LINES_PER_BALL, MOST_LINES = 41, 200
 COLOURS = dict(zip(SIDES, (FIRST, SECOND), strict=True))
 STYLES: dict[str, str | tuple[float, tuple[float, float]]] = {"first": "solid", "second": (0, (4.0, 1.6))}
@@ -44,22 +44,22 @@ def balls(
     legend: bool = True,
     ax: Axes | None = None,
 ) -> Axes:
-    r"""Draw the balls of a divergence around centres, of both kinds.
+    r"""Draw the balls of a divergence around centres, of both kinds, and return the axes.
 
     .. math:: \{x : D(x, c) \le r\} \quad\text{(first)} \qquad \{x : D(c, x) \le r\} \quad\text{(second)}
 
     Where D is symmetric both are the same; where it is not, their difference shows in which directions it is not, and
     how much. For a Bregman divergence the balls of the first kind are convex, those of the second need not be. Every
-    corner of the lines drawn has the divergence r to about 1e-6 of it. Behind an encoder, x is a point before encoding,
-    and a ball may have several parts: those outside the picture are seen with wider ``limits``.
+    vertex of the lines has the divergence r to about 1e-6 of it. Behind an encoder, x is a point before encoding, and a
+    ball may have several parts: those outside the picture are seen with wider ``limits``.
 
     Parameters
     ----------
     divergence
         A divergence, also behind an encoder, a fitted learner, or the name of one that needs no learning.
     centres
-        The points c, ``(n, dim)`` or one of ``(dim,)``. Those that do not lie on the plane are marked where they fall
-        on it; their balls are where they cut it, which may be nowhere.
+        The points c, ``(n, dim)`` or one of ``(dim,)``. Those off the plane are marked at their projections; their
+        balls are drawn where they cut the plane, which may be nowhere.
     radii
         One or several numbers above zero; each centre gets a ball of each.
     side
@@ -67,21 +67,16 @@ def balls(
     points
         Data to show, ``(n, dim)``, which also sets the limits if they are not given: learned balls can be very long.
     plane
-        What to show of points that have more than two features. Three features of the simplex need none.
+        The plane to show of points with more than two features. Three features of the simplex need none.
     limits
-        Left, right, bottom and top of the picture; by default points fit, or else all balls; of a bounded
-        domain all is shown.
+        Left, right, bottom and top of the picture; by default points fit, or else all balls; a bounded domain is
+        shown as a whole.
     resolution
         Number of grid lines in each direction; balls that few of them cross get more.
     legend
         Whether to explain the lines, below the axes.
     ax
         The axes to draw into; None makes new ones.
-
-    Returns
-    -------
-    matplotlib.axes.Axes
-        The axes.
 
     Examples
     --------
@@ -94,12 +89,11 @@ def balls(
     sides = SIDES if checks.check_name(side, (*SIDES, "both"), "side of balls") == "both" else (side,)
     array = as_rows(centres, "centres of balls")
     scene = Scene.of(divergence, array.shape[1], plane, "balls")
-    images = scene.given(array, "centres")
+    embeddings = scene.given(array, "centres")
     places = scene.plane.coordinates(array)
 
-    boxes = np.array(
-        [box for i in range(len(array)) for kind in sides for box in _boxes(scene, array[i], images[i], kind, heights)]
-    )
+    around = list(zip(array, embeddings, strict=True))
+    boxes = np.array([box for c, e in around for kind in sides for box in _boxes(scene, c, e, kind, heights)])
     coordinates = scene.coordinates(points, "points")
     seen = boxes.reshape(-1, 2) if coordinates is None else coordinates
     shown = view_limits(scene, limits, np.concatenate([seen, places]))
@@ -107,19 +101,17 @@ def balls(
 
     filled = []
     for kind in sides:
-        matrix = grid.shaped(scene.matrix(grid.inside(grid.nodes), images, kind))
+        matrix = scene.matrix(grid.inside(grid.nodes), embeddings, kind)
         lines: list[Floats] = []
-        for i, image in enumerate(images):
-            values = matrix[..., i]
+        for i, centre in enumerate(embeddings):
+            values = matrix[:, i].reshape(len(grid.v), len(grid.u))
             lowest = float(np.nanmin(values, initial=np.inf))
             for radius in heights:
-                lines += grid.curves(lambda uv, c=image, k=kind: scene.column(uv, c, k), values, radius)  # type: ignore[misc]
+                lines += grid.curves(lambda uv, c=centre, k=kind: scene.column(uv, c, k), values, radius)  # type: ignore[misc]
                 if lowest < radius:
-                    area = np.ma.masked_invalid(values)
                     bounds = [min(lowest, 0.0) - radius, radius]
-                    filled.append(ax.contourf(grid.u, grid.v, area, bounds, colors=COLOURS[kind], alpha=0.08))
-        numbers = ", ".join(f"{radius:.3g}" for radius in heights)
-        label = f"{NAMES[kind]} = {numbers}"
+                    filled.append(grid.fill(ax, values, bounds, colors=COLOURS[kind], alpha=0.08))
+        label = f"{NAMES[kind]} = {', '.join(f'{radius:.3g}' for radius in heights)}"
         draw_lines(ax, lines, label, color=COLOURS[kind], linestyle=STYLES[kind], linewidth=1.8, zorder=2.5)
     finish(ax, grid, filled)
     mark(ax, coordinates, places, "centre c")
@@ -129,68 +121,53 @@ def balls(
 
 
 def _radii(radii: float | Sequence[float]) -> list[float]:
-    """Return radii as a list of positive numbers."""
     values: list[Any] = [radii] if isinstance(radii, (str, bytes)) or np.ndim(radii) == 0 else [*radii]  # type: ignore[misc]
     if not values:
         raise ValueError(checks.message("radii of balls", "one or several numbers above zero", "none"))
-    # Numbers of numpy and torch are numbers too.
+    # Scalars of numpy and torch are numbers as well.
     plain = [value.item() if hasattr(value, "item") else value for value in values]
     return [checks.check_positive(value, "each of radii of balls") for value in plain]
 
 
-def _boxes(scene: Scene, centre: Floats, image: Tensor, side: str, radii: Sequence[float]) -> list[Floats]:
+def _boxes(scene: Scene, centre: Floats, embedding: Tensor, side: str, radii: Sequence[float]) -> list[Floats]:
     """Return the box around each ball of a centre: its lowest and highest coordinates, ``(2, 2)``.
 
-    Looks along rays from the centre, along which a Bregman divergence of both kinds only grows.
+    Searches along rays from the centre, along which a Bregman divergence of both kinds only grows.
     """
     plane = scene.plane
     place = plane.coordinates(centre)[0]
-    lengths = np.linalg.norm(plane.first), np.linalg.norm(plane.second)
-    scale = max(float(np.abs(centre).max()), 1e-3) / float(max(lengths))
-    if np.abs(plane.points(place) - centre).max() > 1e-9 * max(1.0, float(np.abs(centre).max())):
-        place = _nearest(scene, place, image, side, scale)
+    scale = max(float(np.abs(centre).max()), 1e-3) / float(max(np.linalg.norm([plane.first, plane.second], axis=1)))
+
+    def at(coordinates: Floats) -> Floats:
+        """Return the divergence at coordinates, ``(..., 2) -> (...)``; infinite outside the domain."""
+        values = scene.column(coordinates.reshape(-1, 2), embedding, side)
+        return np.nan_to_num(values, nan=np.inf, posinf=np.inf).reshape(coordinates.shape[:-1])
+
     angles = 2 * np.pi * np.arange(RAYS) / RAYS
     directions = np.stack([np.cos(angles), np.sin(angles)], 1)
+    if np.abs(plane.points(place) - centre).max() > 1e-9 * max(1.0, float(np.abs(centre).max())):
+        # The centre is off the plane: go where the divergence is smallest, in ever smaller steps.
+        step = scale
+        for _ in range(60):
+            around = np.concatenate([place[None], place + step * directions])
+            best = int(at(around).argmin())
+            place, step = around[best], step if best else step / 2
     steps = scale * np.exp2(np.arange(SMALLEST, LARGEST + 1) / 2)
-
-    def along(reach: Floats) -> Floats:
-        """Return the divergence at distances on the rays, ``(rays, ...)``; infinite outside the domain."""
-        coordinates = place + reach[..., None] * directions.reshape(RAYS, *(1,) * (reach.ndim - 1), 2)
-        values = scene.column(coordinates.reshape(-1, 2), image, side).reshape(reach.shape)
-        return np.nan_to_num(values, nan=np.inf, posinf=np.inf)
-
-    ladder = along(np.broadcast_to(steps, (RAYS, len(steps))))
+    ladder = at(place + steps[:, None] * directions[:, None])
     boxes = []
     for radius in radii:
         outside = ladder > radius
-        bounded = outside.any(1)
-        first = outside.argmax(1)
-        high = steps[first]
-        low = np.where(first > 0, steps[np.maximum(first - 1, 0)], 0.0)
+        bounded, first = outside.any(1), outside.argmax(1)
+        low, high = np.where(first > 0, steps[first - 1], 0.0), steps[first]
         for _ in range(12):
             middle = (low + high) / 2
-            within = along(middle) <= radius
+            within = at(place + middle[:, None] * directions) <= radius
             low, high = np.where(within, middle, low), np.where(within, high, middle)
-        # A ball may go on for ever in some directions; it is then shown for some way.
-        far = 2 * high[bounded].max() if bounded.any() else 10 * scale
-        reach = np.where(bounded, high, far)
+        # A ball may be unbounded in some directions; it is then shown for some way.
+        reach = np.where(bounded, high, 2 * high[bounded].max() if bounded.any() else 10 * scale)
         ends = place + np.minimum(reach, LONGEST_BALL * np.median(reach))[:, None] * directions
         boxes.append(np.stack([ends.min(0), ends.max(0)]))
     return boxes
-
-
-def _nearest(scene: Scene, place: Floats, image: Tensor, side: str, scale: float) -> Floats:
-    """Return where on the plane the divergence is smallest, by steps in ever smaller circles from a place."""
-    angles = 2 * np.pi * np.arange(12) / 12
-    circle = np.concatenate([np.zeros((1, 2)), np.stack([np.cos(angles), np.sin(angles)], 1)])
-    step = scale
-    for _ in range(60):
-        around = place + step * circle
-        values = np.nan_to_num(scene.column(around, image, side), nan=np.inf, posinf=np.inf)
-        best = int(values.argmin())
-        place = around[best]
-        step = step if best else step / 2
-    return place
 
 
 def _finer(boxes: Floats, limits: Sequence[float], resolution: int) -> tuple[list[Floats], list[Floats]]:

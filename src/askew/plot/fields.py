@@ -1,4 +1,4 @@
-"""How asymmetric a divergence is: between one point and all others, and between neighbours."""
+"""Pictures of a number at each place: the potential, and how asymmetric a divergence is."""
 
 from __future__ import annotations
 
@@ -10,20 +10,105 @@ from numpy.typing import ArrayLike, NDArray
 from torch import Tensor
 
 from askew import checks
-from askew.plot.frame import INK, draw_colorbar, draw_levels, finish, make_axes, mark, view_limits
+from askew.divergences import Bregman
+from askew.plot.frame import INK, draw_levels, finish, make_axes, mark, view_limits
 from askew.plot.grid import Grid
 from askew.plot.plane import Floats, Plane, as_rows
 from askew.plot.scene import Scene
+from askew.potentials import Potential
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
-__all__ = ["asymmetry", "local_asymmetry"]
+__all__ = ["asymmetry", "levels", "local_asymmetry"]
 
+# Share of the nodes that lie below the highest level: at the edge of a domain phi may have a pole.
+HIGHEST = 0.93
 # Where the scale of an asymmetry may end, and below what it is rounding.
 SCALES, ROUNDING = (0.1, 0.2, 0.5, 1.0), 1e-5
 # Directions that are tried at each place for the local asymmetry.
 DIRECTIONS = 24
+
+
+def levels(
+    divergence: object,
+    *,
+    at: ArrayLike | Tensor | None = None,
+    count: int = 10,
+    points: ArrayLike | Tensor | None = None,
+    plane: Plane | None = None,
+    limits: Sequence[float] | None = None,
+    resolution: int = 151,
+    ax: Axes | None = None,
+) -> Axes:
+    r"""Draw the level sets of the potential phi of a Bregman divergence, and return the axes.
+
+    .. math:: \{x : \phi(x) = t\} \quad\text{or}\quad
+        \{x : \phi(x) - \phi(a) - \langle\nabla\phi(a), x - a\rangle = t\}
+
+    They bound convex sets. The divergence does not change if an affine function is added to phi, but its level sets
+    do: the second form subtracts the tangent plane at a point a. What is left is D(x, a), with its lowest value 0 at a,
+    by which potentials can be compared. Behind an encoder f it is phi(f(x)), whose level sets need not be convex.
+
+    Parameters
+    ----------
+    divergence
+        A Bregman divergence, also behind an encoder, a fitted learner of one, its name, or a potential.
+    at
+        The point a of the tangent plane that is subtracted, ``(dim,)``; None shows phi as it is.
+    count
+        Number of levels, about.
+    points
+        Data to show, ``(n, dim)``, which also sets the limits if they are not given.
+    plane, limits, resolution, ax
+        As in :func:`balls`. Without limits or points a neighbourhood of a is shown, or the domain: all of one that is
+        bounded, else 0 to 3 or -3 to 3.
+
+    Examples
+    --------
+    >>> ax = levels("kl", limits=(0, 2, 0, 2))
+    >>> ax.get_xlim() == (0, 2), ax.get_xlabel()
+    (True, 'feature 1')
+    """
+    ax = make_axes(ax)
+    data = None if points is None else as_rows(points, "points of levels")
+    base = None if at is None else as_rows(at, "at of levels", None if data is None else data.shape[1])
+    features = next((array.shape[1] for array in (data, base) if array is not None), None)
+    model = Bregman(divergence) if isinstance(divergence, Potential) else divergence
+    scene = Scene.of(model, features, plane, "levels")
+    potential = getattr(scene.divergence, "potential", None)
+    if potential is None:
+        hint = "Of a squared norm take askew.potentials.Quadratic(dim); balls and asymmetry draw any divergence."
+        must, got = "a Bregman divergence, which has a potential", type(scene.divergence).__name__
+        raise TypeError(checks.message("divergence of levels", must, got, hint))
+    centre = None if base is None else scene.given(base, "at")[0]
+    coordinates, place = scene.coordinates(data, "points"), scene.coordinates(base, "at")
+    grid = Grid(scene, view_limits(scene, limits, place if coordinates is None else coordinates), resolution)
+
+    def height(uv: Floats) -> Floats:
+        return scene.rows(potential, scene.at(uv)) if centre is None else scene.column(uv, centre, "first")
+
+    values = grid.evaluate(height)
+    inside = grid.distance(grid.nodes).reshape(values.shape) >= 0
+    steps = _round_levels(values[inside], checks.check_size(count, "count of levels"))
+    filled = grid.fill(ax, values, steps, cmap="Blues", extend="both", alpha=0.75)
+    draw_levels(ax, grid, height, values, steps, signed=False)
+    finish(ax, grid, [filled])
+    mark(ax, coordinates, place)
+    return ax
+
+
+def _round_levels(values: Floats, count: int) -> Floats:
+    """Return about ``count`` round numbers among values, without the highest of them."""
+    ticker = checks.optional_import("matplotlib.ticker", "plot", "askew.plot")
+    finite = values[np.isfinite(values)]
+    low, high = np.quantile(finite, [0.0, HIGHEST])
+    if not high > low:
+        got = f"{low:g} at all places of the picture"
+        raise ValueError(checks.message("the potential of levels", "one that varies", got))
+    ticks: Floats = ticker.MaxNLocator(count, steps=[1, 2, 2.5, 5, 10]).tick_values(low, high)
+    steps = ticks[(ticks > low) & (ticks < finite.max())]
+    return steps if len(steps) > 1 else np.linspace(low, high, max(count, 2) + 2)[1:-1]
 
 
 def asymmetry(
@@ -37,7 +122,7 @@ def asymmetry(
     colorbar: bool = True,
     ax: Axes | None = None,
 ) -> Axes:
-    r"""Draw how asymmetric a divergence is between one point and all others.
+    r"""Draw how asymmetric a divergence is between one point and all others, and return the axes.
 
     .. math:: A(x) = \frac{D(x, c) - D(c, x)}{D(x, c) + D(c, x)} \in [-1, 1]
 
@@ -56,12 +141,7 @@ def asymmetry(
     plane, limits, resolution, ax
         As in :func:`balls`. Without limits or points a neighbourhood of c is shown, or all of a bounded domain.
     colorbar
-        Whether to explain the colours, beside the axes.
-
-    Returns
-    -------
-    matplotlib.axes.Axes
-        The axes.
+        Whether to explain the colours, next to the axes.
 
     Examples
     --------
@@ -70,33 +150,32 @@ def asymmetry(
     'feature 1'
     """
     ax = make_axes(ax)
-    centre = as_rows(reference, "reference of asymmetry")
-    if len(centre) > 1:
-        must = "one point, of shape (dim,)"
-        raise ValueError(checks.message("reference of asymmetry", must, f"{len(centre)} points"))
-    scene = Scene.of(divergence, centre.shape[1], plane, "asymmetry")
-    image = scene.given(centre, "reference")[0]
-    coordinates, place = scene.coordinates(points, "points"), scene.plane.coordinates(centre)
+    base = as_rows(reference, "reference of asymmetry")
+    if len(base) > 1:
+        raise ValueError(checks.message("reference of asymmetry", "one point, of shape (dim,)", f"{len(base)} points"))
+    scene = Scene.of(divergence, base.shape[1], plane, "asymmetry")
+    centre = scene.given(base, "reference")[0]
+    coordinates, place = scene.coordinates(points, "points"), scene.plane.coordinates(base)
     seen = place if coordinates is None else np.concatenate([coordinates, place])
     grid = Grid(scene, view_limits(scene, limits, seen), resolution)
 
     def relative(uv: Floats) -> Floats:
-        return _relative(scene.column(uv, image, "first"), scene.column(uv, image, "second"))
+        return _relative(scene.column(uv, centre, "first"), scene.column(uv, centre, "second"))
 
     values = grid.evaluate(relative)
     sizes = np.abs(values[np.isfinite(values)])
     symmetric = sizes.max() < ROUNDING
-    # Of a symmetric divergence only rounding is left, which has no lines.
+    # Only rounding is left of a symmetric divergence, which has no lines.
     values = np.zeros_like(values) if symmetric else values
     end = next(end for end in SCALES if end == 1.0 or np.quantile(sizes, 0.9) <= end)
-    area = np.ma.masked_invalid(values)
-    filled = ax.contourf(grid.u, grid.v, area, np.linspace(-end, end, 21), cmap="PuOr_r", extend="both")
+    filled = grid.fill(ax, values, np.linspace(-end, end, 21), cmap="PuOr_r", extend="both")
     if not symmetric:
         draw_levels(ax, grid, relative, values, np.round(np.linspace(-end, end, 11), 9)[1:-1], signed=True)
     finish(ax, grid, [filled])
     mark(ax, coordinates, place)
     if colorbar:
-        draw_colorbar(ax, filled, "(D(x, c) - D(c, x)) / (D(x, c) + D(c, x))", np.linspace(-end, end, 5))
+        label, ticks = "(D(x, c) - D(c, x)) / (D(x, c) + D(c, x))", np.linspace(-end, end, 5)
+        ax.figure.colorbar(filled, ax=ax, label=label, shrink=0.8, ticks=ticks).outline.set_visible(False)
     return ax
 
 
@@ -112,7 +191,7 @@ def local_asymmetry(
     colorbar: bool = True,
     ax: Axes | None = None,
 ) -> Axes:
-    r"""Draw how asymmetric a divergence is between each point and its neighbours, and in which direction.
+    r"""Draw how asymmetric a divergence is between each point and its neighbours, and return the axes.
 
     .. math:: \max_{|h| = s}\ \frac{D(x + h, x) - D(x, x + h)}{D(x + h, x) + D(x, x + h)}
 
@@ -135,11 +214,6 @@ def local_asymmetry(
         As in :func:`asymmetry`. Without limits or points the domain is shown: all of one that is bounded, else 0 to 3
         or -3 to 3.
 
-    Returns
-    -------
-    matplotlib.axes.Axes
-        The axes.
-
     Examples
     --------
     >>> ax = local_asymmetry("itakura-saito", limits=(0, 3, 0, 3), resolution=11)
@@ -151,36 +225,37 @@ def local_asymmetry(
     arrows = checks.check_size(arrows, "arrows of local_asymmetry")
     scene = Scene.of(divergence, None if data is None else data.shape[1], plane, "local_asymmetry")
     coordinates = scene.coordinates(data, "points")
-    grid = Grid(scene, view_limits(scene, limits, coordinates), resolution)
+    shown = view_limits(scene, limits, coordinates)
+    grid = Grid(scene, shown, resolution)
     sides = np.ptp(grid.polygon, axis=0)
-    ticker = checks.optional_import("matplotlib.ticker", "plot", "askew.plot")
-    colormaps = checks.optional_import("matplotlib", "plot", "askew.plot").colormaps
     length = float(sides.min()) / 20 if step is None else checks.check_positive(step, "step of local_asymmetry")
+    matplotlib = checks.optional_import("matplotlib", "plot", "askew.plot")
+    ticker = checks.optional_import("matplotlib.ticker", "plot", "askew.plot")
 
-    inner = Grid(scene, view_limits(scene, limits, coordinates), resolution, reach=length)
+    inner = Grid(scene, shown, resolution, reach=length)
     strength = inner.evaluate(lambda uv: _strongest(scene, uv, length)[0])
     finite = strength[np.isfinite(strength)]
     symmetric = finite.max() < ROUNDING
-    # Round numbers, and the few highest values at the edge of a domain above them.
+    # Round numbers, with the few highest values at the edge of a domain above them.
     most = 1.0 if symmetric else float(np.quantile(finite, 0.95))
     shades = ticker.MaxNLocator(8).tick_values(0, most)
     # Light enough for the arrows to be seen on all of them.
-    colours = colormaps["YlOrBr"](np.linspace(0, 0.6, len(shades)))
-    area = np.ma.masked_invalid(strength)
-    filled = ax.contourf(inner.u, inner.v, area, shades, colors=colours, extend="max")
+    colours = matplotlib.colormaps["YlOrBr"](np.linspace(0, 0.6, len(shades)))
+    filled = inner.fill(ax, strength, shades, colors=colours, extend="max")
     if not symmetric:
         places = _spread(inner, arrows)
         sizes, directions = _strongest(scene, places, length)
         kept = sizes > ROUNDING
-        longest = 0.85 * float(sides.max()) / arrows
-        # Lengths that follow the colours closely would be too short to see in most places.
-        vectors = longest * directions[kept] * np.sqrt(np.minimum(1, sizes[kept] / most))[:, None]
+        # Lengths in proportion to the asymmetry would be too short to see in most places.
+        shares = np.sqrt(np.minimum(1, sizes[kept] / most))
+        vectors = 0.85 * float(sides.max()) / arrows * directions[kept] * shares[:, None]
         tails = places[kept] - vectors / 2
         ax.quiver(*tails.T, *vectors.T, angles="xy", scale_units="xy", scale=1, color=INK, width=0.004, zorder=2.5)
     finish(ax, grid, [filled], inner)
     mark(ax, coordinates, None)
     if colorbar:
-        draw_colorbar(ax, filled, f"largest asymmetry of a step of length {length:.2g}", None)
+        label = f"largest asymmetry of a step of length {length:.2g}"
+        ax.figure.colorbar(filled, ax=ax, label=label, shrink=0.8).outline.set_visible(False)
     return ax
 
 
@@ -191,8 +266,7 @@ def _relative(forth: Floats, back: Floats) -> Floats:
     # One that overflowed is larger than any other.
     quotient = np.where(np.isinf(forth) & np.isfinite(back), 1.0, quotient)
     quotient = np.where(np.isinf(back) & np.isfinite(forth), -1.0, quotient)
-    result: Floats = np.where((forth == 0) & (back == 0), 0.0, quotient)
-    return result
+    return np.where((forth == 0) & (back == 0), 0.0, quotient)
 
 
 def _strongest(scene: Scene, places: Floats, length: float) -> tuple[Floats, Floats]:
@@ -202,23 +276,21 @@ def _strongest(scene: Scene, places: Floats, length: float) -> tuple[Floats, Flo
     """
     angles = 2 * np.pi * np.arange(DIRECTIONS) / DIRECTIONS
     directions = np.stack([np.cos(angles), np.sin(angles)], 1)
-    here = scene.images(scene.plane.points(places))
-    found = np.empty((len(places), DIRECTIONS))
+    here, asymmetries = scene.at(places), np.empty((len(places), DIRECTIONS))
     for i, direction in enumerate(directions):
-        there = scene.images(scene.plane.points(places + length * direction))
-        found[:, i] = _relative(scene.rowwise(there, here), scene.rowwise(here, there))
-    safe = np.isfinite(found.sum(1))
-    best: NDArray[np.int64] = np.where(safe[:, None], found, 0.0).argmax(1)
-    return np.where(safe, found[np.arange(len(found)), best], np.nan), directions[best]
+        there = scene.at(places + length * direction)
+        asymmetries[:, i] = _relative(
+            scene.rows(scene.divergence, there, here), scene.rows(scene.divergence, here, there)
+        )
+    defined = np.isfinite(asymmetries.sum(1))
+    best: NDArray[np.int64] = np.where(defined[:, None], asymmetries, 0.0).argmax(1)
+    return np.where(defined, asymmetries[np.arange(len(places)), best], np.nan), directions[best]
 
 
 def _spread(grid: Grid, count: int) -> Floats:
     """Return evenly spaced places inside the domain, ``count`` along the longer side of the picture."""
-    low, high = grid.polygon.min(0), grid.polygon.max(0)
-    spacing = (high - low).max() / count
-    axes = []
-    for start, end in zip(low, high, strict=True):
-        number = max(1, round((end - start) / spacing))
-        axes.append(start + (np.arange(number) + 0.5) * (end - start) / number)
+    low, size = grid.polygon.min(0), np.ptp(grid.polygon, axis=0)
+    numbers = np.maximum(1, np.round(count * size / size.max())).astype(int)
+    axes = [low[i] + (np.arange(numbers[i]) + 0.5) * size[i] / numbers[i] for i in (0, 1)]
     places: Floats = np.stack([part.ravel() for part in np.meshgrid(*axes)], 1)
     return places[grid.distance(places) > 0]

@@ -1,23 +1,29 @@
-"""The nodes on which a scene is evaluated, and exact curves from the values there."""
+"""Grids over the part of a picture that lies in the domain, and curves found on them."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
-from itertools import pairwise
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from askew import checks
 from askew.plot.plane import Floats
 from askew.plot.scene import Scene
 
-__all__ = ["Grid", "check_limits"]
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+
+__all__ = ["HUGE", "Grid", "check_limits", "cut"]
+
+Function = Callable[[Floats], Floats]
 
 # Points outside a domain are moved to its edge, and from there inwards by this share of the way to the middle.
 INSET = 1e-6
-# Halvings of the piece of a grid line on which a curve crosses it: 1e-7 of its length is left.
+# Bisections of a piece of a grid line: 1e-7 of its length is left.
 HALVINGS = 24
-# What stands for infinity where a value is to be interpolated.
+# Stands for infinity where values are interpolated.
 HUGE = 1e300
 
 
@@ -34,27 +40,11 @@ def check_limits(limits: object, owner: str) -> tuple[float, float, float, float
 
 
 class Grid:
-    """Nodes over that part of a rectangle of the plane which lies in the domain of a scene.
+    """Nodes over the part of a rectangle that lies in the domain: ``u`` and ``v``, the coordinates of columns and rows.
 
-    Parameters
-    ----------
-    scene
-        What is evaluated.
-    limits
-        Left, right, bottom and top of the rectangle.
-    resolution
-        Number of columns and of rows, evenly spaced.
-    columns, rows
-        Further ones, where the picture needs more detail.
-    reach
-        How far from the edge of the domain the grid stays, in units of the axes.
-
-    Attributes
-    ----------
-    u, v : arrays
-        The coordinates of columns and rows, ascending.
-    polygon : array of shape (k, 2)
-        The corners of the part of the rectangle that lies in the domain.
+    The rectangle is given by its left, right, bottom and top. ``columns`` and ``rows`` are further ones, where a picture
+    needs more detail; ``reach`` is how far from the edge of the domain the grid stays, in units of the axes.
+    ``polygon``, ``(k, 2)``, has the corners of the part in the domain, which is convex.
     """
 
     def __init__(
@@ -73,40 +63,37 @@ class Grid:
             raise ValueError(checks.message(f"resolution of {scene.owner}", "at least 2", resolution))
         self.polygon = _clip(scene, limits, reach)
         low, high = self.polygon.min(0), self.polygon.max(0)
-        self.u, self.v = (
-            _merged(np.linspace(low[i], high[i], resolution), extra) for i, extra in enumerate((columns, rows))
-        )
-        # The polygon is convex, so this lies inside.
-        self.middle = self.polygon.mean(0)
+        self.u = _merged(np.linspace(low[0], high[0], resolution), columns)
+        self.v = _merged(np.linspace(low[1], high[1], resolution), rows)
 
     @property
     def nodes(self) -> Floats:
         """All nodes, row by row, ``(rows x columns, 2)``."""
-        u, v = np.meshgrid(self.u, self.v)
-        return np.stack([u.ravel(), v.ravel()], 1)
+        return np.stack(np.meshgrid(self.u, self.v), -1).reshape(-1, 2)
 
-    def shaped(self, values: Floats) -> Floats:
-        """Return values of the nodes as rows and columns, ``(rows, columns, ...)``."""
-        return values.reshape(len(self.v), len(self.u), *values.shape[1:])
-
-    def evaluate(self, function: Callable[[Floats], Floats]) -> Floats:
-        """Return a function of coordinates, ``(n, 2) -> (n, ...)``, at all nodes, as rows and columns."""
-        values = self.shaped(function(self.inside(self.nodes)))
+    def evaluate(self, function: Function) -> Floats:
+        """Return a function of coordinates, ``(n, 2) -> (n, ...)``, at all nodes, ``(rows, columns, ...)``."""
+        values = function(self.inside(self.nodes))
         if not np.isfinite(values).any():
             must = "such that a part of what is seen lies in the domain of the divergence"
             got = "none of the images that the encoder makes"
             raise ValueError(checks.message(f"limits of {self.scene.owner}", must, got))
-        return values
+        return values.reshape(len(self.v), len(self.u), *values.shape[1:])
+
+    def fill(self, ax: Axes, values: Floats, bounds: Sequence[float], **style: Any) -> Any:
+        """Fill the areas between bounds with colours; without finite values nothing is drawn."""
+        return ax.contourf(self.u, self.v, np.ma.masked_invalid(values), bounds, **style)
 
     def inside(self, coordinates: Floats) -> Floats:
         """Return coordinates, those outside the domain moved to its edge, straight towards the middle.
 
-        So that values can be had at all nodes and curves run up to the edge of the domain, where they are cut.
+        All nodes then have values, and curves run up to the edge of the domain, where they are cut.
         """
-        slacks, own = (self.scene.slacks(places, self.reach) for places in (coordinates, self.middle[None]))
+        middle = self.polygon.mean(0)
+        slacks, most = (self.scene.slacks(places, self.reach) for places in (coordinates, middle[None]))
         with np.errstate(divide="ignore", invalid="ignore"):
-            shares = np.where(slacks < INSET * own, (1 - INSET) * own / (own - slacks), 1.0).min(1)
-        moved: Floats = self.middle + shares[:, None] * (coordinates - self.middle)
+            shares = np.where(slacks < INSET * most, (1 - INSET) * most / (most - slacks), 1.0).min(1)
+        moved: Floats = middle + shares[:, None] * (coordinates - middle)
         return moved
 
     def distance(self, coordinates: Floats) -> Floats:
@@ -114,20 +101,11 @@ class Grid:
         smallest: Floats = self.scene.slacks(coordinates, self.reach).min(1)
         return smallest
 
-    def curves(self, function: Callable[[Floats], Floats], values: Floats, level: float) -> list[Floats]:
-        """Return the curves function = level inside the domain, each ``(n, 2)``, with every corner exactly on it.
+    def curves(self, function: Function, values: Floats, level: float) -> list[Floats]:
+        """Return the curves on which a function, with these values at the nodes, has a level, each ``(n, 2)``.
 
-        The curves come from values at the nodes, by interpolation along grid lines; then each crossing of a grid line
-        is found by halving. Curves that end where they begin have their first point twice.
-
-        Parameters
-        ----------
-        function
-            Maps coordinates, ``(n, 2)``, to values, ``(n,)``.
-        values
-            The values at the nodes, ``(rows, columns)``.
-        level
-            A number.
+        Each crossing of a grid line, found by interpolation, is refined by bisection. The first point of a closed
+        curve is also its last.
         """
         contourpy = checks.optional_import("contourpy", "plot", "askew.plot")
         finite = np.ma.masked_invalid(np.nan_to_num(values, nan=np.nan, posinf=HUGE, neginf=-HUGE))
@@ -135,77 +113,72 @@ class Grid:
         lines: list[Floats] = [np.asarray(line, dtype=np.float64) for line in generator.lines(level)]
         if not lines:
             return []
+        refined = self._refined(lambda uv: function(self.inside(uv)) - level, np.concatenate(lines))
+        return cut(np.split(refined, np.cumsum([len(line) for line in lines])[:-1]), self.distance)
 
-        def above(coordinates: Floats) -> Floats:
-            return function(self.inside(coordinates)) - level
-
-        exact = np.split(self._crossings(above, np.concatenate(lines)), np.cumsum([len(line) for line in lines])[:-1])
-        return cut(exact, self.distance)
-
-    def _crossings(self, function: Callable[[Floats], Floats], places: Floats) -> Floats:
+    def _refined(self, function: Function, places: Floats) -> Floats:
         """Return the zeros of a function on the pieces of grid lines that places lie on."""
-        low, high = places.copy(), places.copy()
-        on_column = _offset(self.u, places[:, 0]) <= _offset(self.v, places[:, 1])
-        for axis, nodes, others in ((1, self.v, on_column), (0, self.u, ~on_column)):
+        ends, off = np.empty((2, *places.shape)), np.empty_like(places)
+        for axis, nodes in enumerate((self.u, self.v)):
             after = np.clip(np.searchsorted(nodes, places[:, axis]), 1, len(nodes) - 1)
-            low[others, axis] = nodes[after - 1][others]
-            high[others, axis] = nodes[after][others]
-        at_low = function(low)
-        # A crossing at a node, or a value that is no number within a piece, has no change of sign to look for.
-        crossing = np.signbit(at_low) != np.signbit(function(high))
-        result = places.copy()
-        low, high, negative = low[crossing], high[crossing], np.signbit(at_low[crossing])
-        for _ in range(HALVINGS):
-            middle = (low + high) / 2
-            same = np.signbit(function(middle)) == negative
-            low[same], high[~same] = middle[same], middle[~same]
-        result[crossing] = (low + high) / 2
-        return result
+            ends[:, :, axis] = nodes[after - 1], nodes[after]
+            off[:, axis] = np.abs(ends[:, :, axis] - places[:, axis]).min(0) / np.ptp(nodes)
+        # A place is on a column or on a row, whichever is nearer, and moves along it.
+        fixed = np.arange(len(places)), off.argmin(1)
+        ends[:, fixed[0], fixed[1]] = places[fixed]
+        low, high = ends
+        positive = function(low) >= 0
+        # At a node, or next to NaN, there is no change of sign.
+        crossing = positive != (function(high) >= 0)
+        places = places.copy()
+        places[crossing] = _bisect(function, low[crossing], high[crossing], positive[crossing])
+        return places
 
 
-def cut(lines: Iterable[Floats], function: Callable[[Floats], Floats]) -> list[Floats]:
+def cut(lines: Iterable[Floats], function: Function) -> list[Floats]:
     """Return the pieces of lines on which a function is not negative, their ends where it is zero."""
     pieces: list[Floats] = []
     for line in lines:
         kept = function(line) >= 0
-        if kept.all():
-            pieces.append(line)
+        if kept.all() or not kept.any():
+            pieces += [line] * bool(kept.any())
             continue
+        if np.array_equal(line[0], line[-1]):  # a closed line begins where it is cut away
+            start = int(kept.argmin())
+            line, kept = (np.concatenate([part[start:-1], part[: start + 1]]) for part in (line, kept))
         changes = np.flatnonzero(kept[1:] != kept[:-1])
         inner, outer = line[changes + ~kept[changes]], line[changes + kept[changes]]
-        for _ in range(HALVINGS):
-            middle = (inner + outer) / 2
-            good = function(middle) >= 0
-            inner[good], outer[~good] = middle[good], middle[~good]
-        bounds = [0, *(changes + 1), len(line)]
-        parts = []
-        for i, (start, end) in enumerate(pairwise(bounds)):
-            if kept[start]:
-                head = [inner[i - 1 : i]] if i > 0 else []
-                tail = [inner[i : i + 1]] if i < len(changes) else []
-                parts.append(np.concatenate([*head, line[start:end], *tail]))
-        # A closed line that was cut is one piece less: its last part runs on into its first.
-        if len(parts) > 1 and kept[0] and kept[-1] and np.array_equal(line[0], line[-1]):
-            last = parts.pop()
-            parts[0] = np.concatenate([last, parts[0][1:]])
-        pieces += parts
+        ends = _bisect(function, inner, outer, np.ones(len(changes), dtype=bool))
+        line, kept = np.insert(line, changes + 1, ends, axis=0), np.insert(kept, changes + 1, True)
+        runs = np.flatnonzero(np.diff(kept, prepend=not kept[0]))
+        pieces += [run for run, keep in zip(np.split(line, runs[1:]), kept[runs], strict=True) if keep]
     return pieces
 
 
+def _bisect(function: Function, start: Floats, end: Floats, positive: NDArray[np.bool_]) -> Floats:
+    """Return where a function changes its sign between places, ``(n, 2)``, on the side of the start.
+
+    ``positive`` is its sign there, which may be rounding: it is not computed again.
+    """
+    for _ in range(HALVINGS):
+        middle = (start + end) / 2
+        same = ((function(middle) >= 0) == positive)[:, None]
+        start, end = np.where(same, middle, start), np.where(same, end, middle)
+    return start
+
+
 def _clip(scene: Scene, limits: Sequence[float], reach: float) -> Floats:
-    """Return the corners of the part of a rectangle that lies in the domain."""
+    """Return the corners of the part of a rectangle that lies in the domain, by cutting at one bound after the other."""
     left, right, bottom, top = limits
     polygon = np.array([[left, bottom], [right, bottom], [right, top], [left, top]])
     for bound in range(scene.slacks(polygon).shape[1]):
         corners: list[Floats] = []
-        slack = scene.slacks(polygon, reach)[:, bound] if len(polygon) else np.empty(0)
-        for i in range(len(polygon)):
-            before = i - 1
-            if (slack[i] > 0) != (slack[before] > 0):
-                share = slack[before] / (slack[before] - slack[i])
-                corners.append(polygon[before] + share * (polygon[i] - polygon[before]))
+        slack = scene.slacks(polygon, reach)[:, bound]
+        for i, corner in enumerate(polygon):
+            if (slack[i] > 0) != (slack[i - 1] > 0):
+                corners.append(polygon[i - 1] + slack[i - 1] / (slack[i - 1] - slack[i]) * (corner - polygon[i - 1]))
             if slack[i] > 0:
-                corners.append(polygon[i])
+                corners.append(corner)
         polygon = np.array(corners).reshape(-1, 2)
     if len(polygon) < 3:
         must = f"such that a part of the plane in the {scene.domain} domain is seen"
@@ -216,16 +189,7 @@ def _clip(scene: Scene, limits: Sequence[float], reach: float) -> Floats:
 
 def _merged(nodes: Floats, extra: Iterable[Floats]) -> Floats:
     """Return nodes and further ones between the first and the last, ascending, without near duplicates."""
-    merged: Floats = np.unique(np.concatenate([nodes, *extra]))
+    merged = np.unique(np.concatenate([nodes, *extra]))
     merged = merged[(merged >= nodes[0]) & (merged <= nodes[-1])]
-    keep = np.diff(merged, prepend=-np.inf) > 1e-9 * (nodes[-1] - nodes[0])
-    kept: Floats = merged[keep]
+    kept: Floats = merged[np.diff(merged, prepend=-np.inf) > 1e-9 * np.ptp(nodes)]
     return kept
-
-
-def _offset(nodes: Floats, places: Floats) -> Floats:
-    """Return how far places are from the nearest node, in units of the length of the axis."""
-    after = np.clip(np.searchsorted(nodes, places), 1, len(nodes) - 1)
-    distance = np.minimum(np.abs(places - nodes[after - 1]), np.abs(nodes[after] - places))
-    relative: Floats = distance / (nodes[-1] - nodes[0])
-    return relative

@@ -1,4 +1,4 @@
-"""Planes in a space of any dimension: what a picture shows of it."""
+"""Planes in a space of any dimension, for pictures of points with more than two features."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ __all__ = ["Floats", "Plane", "as_rows"]
 
 Floats = NDArray[np.float64]
 
-# Two directions are one if the sine of the angle between them is below this.
+# Two directions are parallel if the sine of the angle between them is below this.
 PARALLEL = 1e-6
 # How far from zero the coordinates of a direction may sum up in a plane of distributions.
 SUM_TOLERANCE = 1e-6
 
 
 def as_rows(points: ArrayLike | Tensor, what: str, dim: int | None = None) -> Floats:
-    """Return points as an array of shape ``(n, dim)`` of finite numbers; one point is a set of one."""
+    """Return points as an array of finite numbers, ``(n, dim)``; one point becomes one row."""
     try:
         array = as_points(points).cpu().double().numpy()
     except (TypeError, ValueError) as error:
@@ -47,8 +47,8 @@ class Plane:
     r"""A plane in the space of the points: origin + u first + v second.
 
     A picture of points with more than two features shows a plane of them: the axes are u and v, and what is drawn is
-    the divergence of the points of the plane themselves, in all their features. Points that do not lie on it, such as
-    data, are shown where they fall on it when projected at right angles.
+    the divergence of the points of the plane, in all their features. Points off the plane, such as data, are shown at
+    their orthogonal projections.
 
     Parameters
     ----------
@@ -57,7 +57,7 @@ class Plane:
     first, second
         The directions of u and v, ``(dim,)``; not parallel.
     names
-        What the axes are called.
+        Names of the axes.
 
     Examples
     --------
@@ -80,14 +80,11 @@ class Plane:
         object.__setattr__(self, "origin", origin)
         basis = np.stack([self.first, self.second], 1)
         lengths = np.linalg.norm(basis, axis=0)
-        smallest = np.linalg.svd(basis / np.maximum(lengths, 1e-300), compute_uv=False)
-        if len(smallest) < 2 or lengths.min() == 0 or smallest[1] < PARALLEL:
+        sizes = np.linalg.svd(basis / np.maximum(lengths, 1e-300), compute_uv=False)
+        if len(sizes) < 2 or lengths.min() == 0 or sizes[1] < PARALLEL:
             hint = "Three points on one line, or two that are equal, span no plane."
             got = f"{self.first.tolist()} and {self.second.tolist()}"
             raise ValueError(checks.message("the directions of Plane", "two that are not parallel", got, hint))
-        object.__setattr__(self, "_inverse", np.linalg.pinv(basis))
-
-    # ------------------------------------------------------------------ ways to get one
 
     @classmethod
     def features(cls, first: int, second: int, at: ArrayLike | Tensor) -> Plane:
@@ -108,8 +105,7 @@ class Plane:
                 raise ValueError(checks.message("each column of Plane.features", must, repr(column)))
         unit = np.eye(dim)
         origin[[first, second]] = 0.0
-        names = (f"feature {first + 1}", f"feature {second + 1}")
-        return cls(origin, unit[first], unit[second], names)
+        return cls(origin, unit[first], unit[second], (f"feature {first + 1}", f"feature {second + 1}"))
 
     @classmethod
     def through(cls, a: ArrayLike | Tensor, b: ArrayLike | Tensor, c: ArrayLike | Tensor) -> Plane:
@@ -123,17 +119,15 @@ class Plane:
         first = to_b / max(float(np.linalg.norm(to_b)), 1e-300)
         second = to_c - (to_c @ first) * first
         length = float(np.linalg.norm(second))
-        # What rounding leaves of a direction is none.
-        keep = length > PARALLEL * float(np.linalg.norm(to_c))
-        second = second / length if keep else np.zeros_like(second)
+        # A remainder of rounding is no direction.
+        second = second / length if length > PARALLEL * float(np.linalg.norm(to_c)) else np.zeros_like(second)
         return cls(origin, first, second, ("along b - a", "towards c"))
 
     @classmethod
     def pca(cls, points: ArrayLike | Tensor) -> Plane:
-        """Return the plane through the mean of points, ``(n, dim)``, along which they vary most.
+        """Return the plane of the first two principal components of points, ``(n, dim)``, through their mean.
 
-        Give it the data, or the centres of clusters. The sign of each direction is such that its largest entry is
-        positive.
+        Give it the data, or the centres of clusters. The largest entry of each direction is positive.
         """
         array = as_rows(points, "points of Plane.pca")
         mean = array.mean(0)
@@ -152,8 +146,6 @@ class Plane:
         first = corners[1] - corners[0]
         second = (corners[2] - corners[0] - first / 2) / math.sqrt(0.75)
         return cls(corners[0], first, second, ("", ""))
-
-    # ------------------------------------------------------------------ what it does
 
     @property
     def dim(self) -> int:
@@ -175,11 +167,11 @@ class Plane:
     def coordinates(self, points: ArrayLike | Tensor) -> Floats:
         """Return u, v of the projections of points onto the plane: ``(n, dim) -> (n, 2)``."""
         array = as_rows(points, "points of Plane.coordinates", self.dim)
-        inverse: Floats = self.__dict__["_inverse"]
+        inverse: Floats = np.linalg.pinv(np.stack([self.first, self.second], 1))
         return (array - self.origin) @ inverse.T
 
     def check_in(self, domain: Domain, owner: str) -> None:
-        """Raise if no part of the plane can lie in a domain whose points sum to one."""
+        """Raise if the points of a domain sum to one and those of the plane do not."""
         sums = [float(part.sum()) for part in (self.first, self.second)]
         flat = max(map(abs, sums)) < SUM_TOLERANCE and abs(float(self.origin.sum()) - 1) < SUM_TOLERANCE
         if domain.sums_to_one and not flat:

@@ -1,4 +1,4 @@
-"""A divergence on a plane: its values at coordinates, and where on the plane it has any."""
+"""A divergence on a plane: its values at coordinates, and the part of the plane in its domain."""
 
 from __future__ import annotations
 
@@ -21,24 +21,15 @@ __all__ = ["SIDES", "Scene"]
 
 SIDES = ("first", "second")
 
-# Pairs that go through a divergence row by row at a time.
+# Rows that are evaluated at a time.
 BLOCK_ROWS = 1 << 15
 
 
 @dataclass(frozen=True, eq=False)
 class Scene:
-    """A divergence and the plane on which it is looked at.
+    """A divergence between embeddings of points, behind an encoder or not, and the plane on which it is drawn.
 
-    Attributes
-    ----------
-    encoder : torch.nn.Module or None
-        What points go through before they are compared.
-    divergence : Divergence
-        What compares their images.
-    plane : Plane
-        What is seen of the space of the points.
-    owner : str
-        Who draws, for errors.
+    ``owner`` is the function that draws, for errors.
     """
 
     encoder: nn.Module | None
@@ -48,18 +39,9 @@ class Scene:
 
     @classmethod
     def of(cls, model: object, dim: int | None, plane: Plane | None, owner: str) -> Scene:
-        """Return the scene of whatever stands for a divergence.
+        """Return the scene of anything that stands for a divergence, for points of ``dim`` features if that is known.
 
-        Parameters
-        ----------
-        model
-            As for :func:`askew.divergences.split_encoder`.
-        dim
-            Number of features of the points, where some are given.
-        plane
-            None means all of a plane: two features, or the simplex of three.
-        owner
-            Who draws.
+        Without a plane it is that of two features, or the simplex of three.
         """
         if plane is not None and not isinstance(plane, Plane):
             hint = "Make one with askew.plot.Plane.pca(points)."
@@ -67,7 +49,7 @@ class Scene:
         dim = plane.dim if dim is None and plane is not None else dim
         encoder, divergence = split_encoder(model, dim or 2, owner)
         if dim is None and isinstance(model, str) and divergence.domain == SIMPLEX:
-            encoder, divergence = split_encoder(model, 3, owner)  # of two outcomes there is only a line
+            encoder, divergence = split_encoder(model, 3, owner)  # two outcomes have only a line
         own = divergence.dim if encoder is None else getattr(model, "n_features_in_", None)
         dim = dim or own or 2
         if own is not None and own != dim:
@@ -77,7 +59,7 @@ class Scene:
             if encoder is None and divergence.domain == SIMPLEX and dim == 3:
                 plane = Plane.simplex()
             elif dim == 2:
-                plane = Plane(np.zeros(2), np.eye(2)[0], np.eye(2)[1], ("feature 1", "feature 2"))
+                plane = Plane.features(0, 1, np.zeros(2))
             else:
                 hint = "Take askew.plot.Plane.pca(points), .through(a, b, c) or .features(0, 1, at=point)."
                 must = "given where points do not have 2 features"
@@ -94,100 +76,8 @@ class Scene:
         """Where points must lie; an encoder takes all of them."""
         return self.divergence.domain if self.encoder is None else REAL
 
-    # ------------------------------------------------------------------ values
-
-    def images(self, points: Floats) -> Tensor:
-        """Return points as the divergence compares them, ``(n, dim) -> (n, out)``."""
-        images = encode(self.encoder, torch.from_numpy(np.ascontiguousarray(points)))
-        # What was made in inference mode cannot take part in the gradients that some potentials compute inside.
-        return self._own(images).clone()
-
-    def _own(self, images: Tensor) -> Tensor:
-        """Return images on the device and in the dtype of the divergence."""
-        tensors = chain(self.divergence.parameters(), self.divergence.buffers())
-        device = next((tensor.device for tensor in tensors), images.device)
-        return images.to(device, self.divergence.dtype or torch.float64)
-
-    def given(self, points: ArrayLike | Tensor, what: str, *, first: bool = False) -> Tensor:
-        """Return the images of points that a user gave, after all checks, ``(n, dim) -> (n, out)``.
-
-        Those that come first in D only may lie on the edge of the domain, where phi is finite there.
-        """
-        images = self.images(as_rows(points, f"{what} of {self.owner}", self.plane.dim))
-        name = what if self.encoder is None else f"images of {what}"
-        potential = getattr(self.divergence, "potential", None)
-        boundary = first and bool(getattr(potential, "boundary", False))
-        self.divergence.domain.check(images, name, self.owner, boundary=boundary)
-        return images
-
-    def compared(self, images: Floats, what: str) -> Tensor:
-        """Return images that a user gave as the divergence takes them, after all checks."""
-        tensor = self._own(torch.from_numpy(as_rows(images, f"{what} of {self.owner}", self.divergence.dim)))
-        self.divergence.domain.check(tensor, what, self.owner)
-        return tensor
-
-    def matrix(self, coordinates: Floats, centres: Tensor, side: str) -> Floats:
-        """Return D(x, c) or, for the second side, D(c, x): ``(n, 2), (m, out) -> (n, m)``; NaN outside the domain.
-
-        It is one matrix product, which near zero is less exact than :meth:`rowwise`.
-        """
-        images = self.images(self.plane.points(coordinates))
-        allowed = self._allowed(images)
-        result = np.full((len(coordinates), len(centres)), np.nan)
-        result[allowed.cpu().numpy()] = self.pairs(images[allowed], centres, side)
-        return result
-
-    def pairs(self, images: Tensor, centres: Tensor, side: str) -> Floats:
-        """Return D between all images and centres, or centres and images, ``(n, out), (m, out) -> (n, m)``."""
-        if len(images) == 0:
-            return np.empty((0, len(centres)))
-        pairwise = self.divergence.pairwise
-        with torch.no_grad():
-            values = pairwise(images, centres) if side == "first" else pairwise(centres, images).T
-        array: Floats = values.double().cpu().numpy()
-        return array
-
-    def column(self, coordinates: Floats, centre: Tensor, side: str) -> Floats:
-        """Return one column of :meth:`matrix`, ``(n, 2), (out,) -> (n,)``, to the last digits."""
-        images = self.images(self.plane.points(coordinates))
-        return self.rowwise(images, centre) if side == "first" else self.rowwise(centre, images)
-
-    def rowwise(self, first: Tensor, second: Tensor) -> Floats:
-        """Return D between images row by row, ``(n, out)`` and ``(n, out)`` or ``(out,)``; NaN outside the domain."""
-        allowed = self._allowed(first) & self._allowed(second)
-        blocks = allowed.nonzero()[:, 0].split(BLOCK_ROWS)
-        result = np.full(len(allowed), np.nan)
-        with torch.no_grad():
-            for rows in blocks:
-                x, y = (points[rows] if points.ndim == 2 else points for points in (first, second))
-                result[rows.cpu().numpy()] = self.divergence(x, y).double().cpu().numpy()
-        return result
-
-    def values(self, coordinates: Floats, function: Callable[[Tensor], Tensor]) -> Floats:
-        """Return a function of images, ``(n, out) -> (n,)``, such as a potential; NaN outside the domain."""
-        images = self.images(self.plane.points(coordinates))
-        allowed = self._allowed(images)
-        result = np.full(len(coordinates), np.nan)
-        with torch.no_grad():
-            result[allowed.cpu().numpy()] = function(images[allowed]).double().cpu().numpy()
-        return result
-
-    def coordinates(self, points: ArrayLike | Tensor | None, what: str) -> Floats | None:
-        """Return where points that a user gave fall on the plane, ``(n, dim) -> (n, 2)``, if there are any."""
-        if points is None:
-            return None
-        return self.plane.coordinates(as_rows(points, f"{what} of {self.owner}", self.plane.dim))
-
-    def _allowed(self, images: Tensor) -> Tensor:
-        """Return which images the divergence takes, as one of the second argument: ``(..., out) -> (...)``."""
-        domain = self.divergence.domain
-        allowed = ((images > domain.lower) & (images < domain.upper)).all(-1)
-        if domain.sums_to_one:
-            allowed &= (images.sum(-1) - 1).abs() < checks.SUM_TOLERANCE
-        return allowed
-
     def slacks(self, coordinates: Floats, reach: float = 0.0) -> Floats:
-        """Return how far points are from each bound of the domain, ``(n, 2) -> (n, bounds)``; negative is outside.
+        """Return the distances of points from each bound of the domain, ``(n, 2) -> (n, bounds)``; negative outside.
 
         With a reach, outside begins that far from the edge, in units of the axes.
         """
@@ -199,3 +89,74 @@ class Scene:
         if np.isfinite(domain.upper):
             bounded.append(domain.upper - points - steepest)
         return np.concatenate(bounded, -1) if bounded else np.ones((len(points), 1))
+
+    # ------------------------------------------------------------------ points that a user gave
+
+    def coordinates(self, points: ArrayLike | Tensor | None, what: str) -> Floats | None:
+        """Return the places of points on the plane, ``(n, dim) -> (n, 2)``; None for None."""
+        if points is None:
+            return None
+        return self.plane.coordinates(as_rows(points, f"{what} of {self.owner}", self.plane.dim))
+
+    def given(self, points: ArrayLike | Tensor, what: str, *, first: bool = False) -> Tensor:
+        """Return the embeddings of points, checked, ``(n, dim) -> (n, out)``.
+
+        ``first`` says that they are first arguments only, which may lie on the edge of some domains.
+        """
+        embeddings = self.embed(as_rows(points, f"{what} of {self.owner}", self.plane.dim))
+        name = what if self.encoder is None else f"images of {what}"
+        boundary = first and self.divergence.takes_boundary("first")
+        self.divergence.domain.check(embeddings, name, self.owner, boundary=boundary)
+        return embeddings
+
+    def embedded(self, embeddings: Floats, what: str) -> Tensor:
+        """Return embeddings that a user gave, checked, as the divergence takes them."""
+        tensor = self._converted(torch.from_numpy(as_rows(embeddings, f"{what} of {self.owner}", self.divergence.dim)))
+        self.divergence.domain.check(tensor, what, self.owner)
+        return tensor
+
+    # ------------------------------------------------------------------ values
+
+    def embed(self, points: Floats) -> Tensor:
+        """Return points as the divergence compares them, ``(n, dim) -> (n, out)``."""
+        embeddings = encode(self.encoder, torch.from_numpy(np.ascontiguousarray(points)))
+        # Tensors of inference mode cannot take part in the gradients that some potentials compute inside.
+        return self._converted(embeddings).clone()
+
+    def at(self, coordinates: Floats) -> Tensor:
+        """Return the embeddings of places on the plane, ``(n, 2) -> (n, out)``."""
+        return self.embed(self.plane.points(coordinates))
+
+    def _converted(self, embeddings: Tensor) -> Tensor:
+        tensors = chain(self.divergence.parameters(), self.divergence.buffers())
+        device = next((tensor.device for tensor in tensors), embeddings.device)
+        return embeddings.to(device, self.divergence.dtype or torch.float64)
+
+    def rows(self, function: Callable[..., Tensor], *embeddings: Tensor) -> Floats:
+        """Return a function of embeddings row by row, ``(n, out), ... -> (n, ...)``; NaN outside the domain."""
+        domain = self.divergence.domain
+        allowed = torch.ones(len(embeddings[0]), dtype=torch.bool, device=embeddings[0].device)
+        for each in embeddings:
+            allowed &= ((each > domain.lower) & (each < domain.upper)).all(-1)
+            if domain.sums_to_one:
+                allowed &= (each.sum(-1) - 1).abs() < checks.SUM_TOLERANCE
+        with torch.no_grad():
+            blocks = allowed.nonzero()[:, 0].split(BLOCK_ROWS)
+            values = torch.cat([function(*(each[block] for each in embeddings)) for block in blocks])
+        result = np.full((len(allowed), *values.shape[1:]), np.nan)
+        result[allowed.cpu().numpy()] = values.double().cpu().numpy()
+        return result
+
+    def column(self, coordinates: Floats, centre: Tensor, side: str) -> Floats:
+        """Return D(x, c) or, for the second side, D(c, x): ``(n, 2), (out,) -> (n,)``."""
+        x = self.at(coordinates)
+        pair = (x, centre.expand_as(x)) if side == "first" else (centre.expand_as(x), x)
+        return self.rows(self.divergence, *pair)
+
+    def matrix(self, coordinates: Floats, centres: Tensor, side: str) -> Floats:
+        """Return the columns of several centres, ``(n, 2), (m, out) -> (n, m)``, less exact near zero."""
+        return self.rows(lambda x: self.pairs(x, centres, side), self.at(coordinates))
+
+    def pairs(self, x: Tensor, centres: Tensor, side: str) -> Tensor:
+        """Return D between all embeddings and centres, ``(n, out), (m, out) -> (n, m)``."""
+        return self.divergence.pairwise(x, centres) if side == "first" else self.divergence.pairwise(centres, x).T
