@@ -65,7 +65,7 @@ def view_limits(scene: Scene, limits: object, points: Floats | None) -> tuple[fl
         # All of a bounded domain, which lies within this distance of the place nearest to its middle.
         middle = plane.coordinates(np.full(plane.dim, 1.0 / plane.dim if domain.sums_to_one else 0.5))[0]
         reach = 2 * np.sqrt(plane.dim) / min(np.linalg.norm(plane.first), np.linalg.norm(plane.second))
-        polygon = Grid(scene, np.stack([middle - reach, middle + reach], 1).ravel(), 2).polygon
+        polygon = Grid(scene, [middle[0] - reach, middle[0] + reach, middle[1] - reach, middle[1] + reach], 2).polygon
         lowest, highest = polygon.min(0), polygon.max(0)
     elif points is None:
         low, high = POSITIVE_LIMITS if domain == POSITIVE else REAL_LIMITS

@@ -40,10 +40,10 @@ def check_limits(limits: object, owner: str) -> tuple[float, float, float, float
 
 
 class Grid:
-    """Nodes over the part of a rectangle that lies in the domain: ``u`` and ``v``, the coordinates of columns and rows.
+    """Nodes over the part of a rectangle that lies in the domain; ``u`` and ``v`` are those of columns and rows.
 
-    The rectangle is given by its left, right, bottom and top. ``columns`` and ``rows`` are further ones, where a picture
-    needs more detail; ``reach`` is how far from the edge of the domain the grid stays, in units of the axes.
+    The rectangle is given by its left, right, bottom and top. ``columns`` and ``rows`` are further ones, for more
+    detail; ``reach`` is how far from the edge of the domain the grid stays, in units of the axes.
     ``polygon``, ``(k, 2)``, has the corners of the part in the domain, which is convex.
     """
 
@@ -80,7 +80,7 @@ class Grid:
             raise ValueError(checks.message(f"limits of {self.scene.owner}", must, got))
         return values.reshape(len(self.v), len(self.u), *values.shape[1:])
 
-    def fill(self, ax: Axes, values: Floats, bounds: Sequence[float], **style: Any) -> Any:
+    def fill(self, ax: Axes, values: Floats, bounds: Sequence[float] | Floats, **style: Any) -> Any:
         """Fill the areas between bounds with colours; without finite values nothing is drawn."""
         return ax.contourf(self.u, self.v, np.ma.masked_invalid(values), bounds, **style)
 
@@ -168,7 +168,7 @@ def _bisect(function: Function, start: Floats, end: Floats, positive: NDArray[np
 
 
 def _clip(scene: Scene, limits: Sequence[float], reach: float) -> Floats:
-    """Return the corners of the part of a rectangle that lies in the domain, by cutting at one bound after the other."""
+    """Return the corners of the part of a rectangle that lies in the domain, cut at one bound after the other."""
     left, right, bottom, top = limits
     polygon = np.array([[left, bottom], [right, bottom], [right, top], [left, top]])
     for bound in range(scene.slacks(polygon).shape[1]):
