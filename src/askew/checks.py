@@ -19,9 +19,9 @@ from typing import Any
 import numpy as np
 import torch
 from torch import Tensor
-from torch.autograd import forward_ad
 
 from askew._messages import check_name, message
+from askew._torch_compat import in_transform
 
 __all__ = [
     "NEGATIVE",
@@ -61,17 +61,12 @@ DTYPES = (torch.float32, torch.float64, torch.bfloat16)
 def in_function_transform() -> bool:
     """Whether ``vmap``, ``func.grad``, another function transform or forward-mode differentiation is at work."""
     # A compiler cannot trace the question, and shows plain tensors anyway.
-    return not torch.compiler.is_compiling() and _at_work()
+    return not torch.compiler.is_compiling() and in_transform()
 
 
 def transformed() -> bool:
     """Whether a compiler, an exporter, a function transform or forward-mode differentiation is at work."""
-    return torch.compiler.is_compiling() or _at_work()
-
-
-def _at_work() -> bool:
-    # Torch has no public name for either.
-    return torch._C._functorch.peek_interpreter_stack() is not None or forward_ad._current_level >= 0
+    return torch.compiler.is_compiling() or in_transform()
 
 
 def autocasting(x: Tensor) -> bool:

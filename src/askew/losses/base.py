@@ -1,4 +1,4 @@
-"""What training minimises: three kinds of losses, one for each kind of supervision."""
+"""Loss base classes for label, pair and triplet supervision."""
 
 from __future__ import annotations
 
@@ -14,22 +14,22 @@ from torch import Tensor, nn
 from askew import checks
 from askew.divergences import Divergence
 
-__all__ = ["AnchorwiseLoss", "LabelLoss", "Loss", "PairLoss", "TripletLoss", "embed"]
+__all__ = ["AnchorwiseLoss", "LabelLoss", "Loss", "MarginLoss", "PairLoss", "TripletLoss", "embed"]
 
-# Adds up a tensor over processes.
+# Adds a tensor over processes.
 Add = Callable[[Tensor], Tensor]
 # Larger margins would overflow in single precision once they are added to something.
 LARGEST_MARGIN = 1e30
 
 
 class Loss(nn.Module, ABC):
-    """A number to minimise, made from values of a divergence and what is known of the points.
+    """A number to minimise, computed from values of a divergence and supervision.
 
-    ``forward`` takes values that somebody computed, so that a loss serves in any loop; :meth:`of` computes them from a
-    model and a batch, which is what :func:`askew.fit` calls.
+    ``forward`` takes values that were already computed, so a loss can be used in any loop; :meth:`of` computes them
+    from a model and a batch, and is what :func:`askew.fit` calls.
     """
 
-    # What a batch holds, in order; errors and `fit` name its parts by it.
+    # The names of the parts of a batch, for errors.
     parts: ClassVar[tuple[str, ...]]
 
     @abstractmethod
@@ -53,9 +53,9 @@ class LabelLoss(Loss):
 
 
 class AnchorwiseLoss(LabelLoss):
-    """A loss whose terms belong to one anchor each, so that processes can divide the anchors among them.
+    """A loss whose terms belong to one anchor each, which lets processes divide the anchors among them.
 
-    A subclass that overrides ``forward`` overrides :meth:`of_rows` to match. If it does not, :attr:`divisible` is
+    A subclass that overrides ``forward`` has to override :meth:`of_rows` as well. If it does not, :attr:`divisible` is
     false, and ``forward`` gets the whole matrix in each process.
     """
 
@@ -82,7 +82,7 @@ class AnchorwiseLoss(LabelLoss):
         labels
             The labels of all points, ``(n,)``.
         add
-            Adds up what the processes have; the gradient goes to what each of them gave.
+            Adds a tensor over processes; the gradient goes to the tensor of each of them.
         """
 
 
@@ -121,21 +121,32 @@ def embed(model: Any, points: Tensor) -> tuple[Tensor, Divergence]:
     return (model.encode(points), model.divergence) if hasattr(model, "encode") else (points, model)
 
 
-def check_labels(matrix: Tensor, labels: Tensor, owner: str) -> None:
-    """Raise unless a square floating matrix and as many labels were given."""
+class MarginLoss(Loss):
+    """A loss whose only parameter is a margin."""
+
+    margin: float
+
+    def __init__(self, margin: float = 0.2) -> None:
+        super().__init__()
+        what = f"margin of {type(self).__name__}"
+        if isinstance(margin, bool) or not isinstance(margin, Real) or not abs(margin) <= LARGEST_MARGIN:
+            raise ValueError(checks.message(what, f"a number of at most {LARGEST_MARGIN:g} in size", repr(margin)))
+        self.margin = float(margin)
+
+    def extra_repr(self) -> str:
+        """Show the margin."""
+        return f"margin={self.margin:g}"
+
+
+def check_labels(matrix: Tensor, labels: Tensor, owner: str, square: bool = True) -> None:
+    """Raise unless a floating matrix of all points, or with ``square=False`` rows of it, and all labels were given."""
     hint = "Make it with divergence.pairwise(x, x)."
-    if not (isinstance(matrix, Tensor) and matrix.ndim == 2 and matrix.shape[0] == matrix.shape[1]):
+    if square and not (isinstance(matrix, Tensor) and matrix.ndim == 2 and matrix.shape[0] == matrix.shape[1]):
         raise ValueError(checks.message(f"matrix of {owner}", "a tensor of shape (n, n)", _shape(matrix), hint))
-    check_rows(matrix, labels, owner)
-
-
-def check_rows(rows: Tensor, labels: Tensor, owner: str) -> None:
-    """Raise unless some rows of a floating matrix of all points, ``(m, n)``, and the labels of all were given."""
-    if rows.dtype not in checks.DTYPES:
-        hint = "Make it with divergence.pairwise(x, x)."
-        raise TypeError(checks.message(f"matrix of {owner}", "float32, float64 or bfloat16", rows.dtype, hint))
-    if not (isinstance(labels, Tensor) and labels.shape == rows.shape[1:]):
-        must = f"a tensor of shape ({rows.shape[1]},), one for each row of the matrix"
+    if matrix.dtype not in checks.DTYPES:
+        raise TypeError(checks.message(f"matrix of {owner}", "float32, float64 or bfloat16", matrix.dtype, hint))
+    if not (isinstance(labels, Tensor) and labels.shape == matrix.shape[1:]):
+        must = f"a tensor of shape ({matrix.shape[1]},), one for each row of the matrix"
         raise ValueError(checks.message(f"labels of {owner}", must, _shape(labels)))
 
 
@@ -148,13 +159,6 @@ def check_values(first: Tensor, second: Tensor, names: tuple[str, str], owner: s
     if not (isinstance(second, Tensor) and second.shape == first.shape):
         must = f"a tensor of shape {tuple(first.shape)} like its {names[0]}"
         raise ValueError(checks.message(f"{names[1]} of {owner}", must, _shape(second)))
-
-
-def check_margin(value: float, what: str) -> float:
-    """Return ``value`` if it is a number of either sign that single precision has too."""
-    if isinstance(value, bool) or not isinstance(value, Real) or not abs(value) <= LARGEST_MARGIN:
-        raise ValueError(checks.message(what, f"a number of at most {LARGEST_MARGIN:g} in size", repr(value)))
-    return float(value)
 
 
 def check_nonnegative(value: float, what: str) -> float:

@@ -9,6 +9,7 @@ from torch.nn import functional
 from askew import checks
 from askew.losses.base import (
     LabelLoss,
+    Loss,
     PairLoss,
     check_labels,
     check_nonnegative,
@@ -21,17 +22,26 @@ from askew.losses.base import (
 __all__ = ["Contrastive", "ContrastivePairs"]
 
 
-def _contrastive(
-    values: Tensor, positive: Tensor, negative: Tensor, positive_margin: float, negative_margin: float
-) -> Tensor:
-    """Return the two means over the terms above zero, added."""
-    # Each kind is replaced before the formula where it does not belong, so that no infinity is multiplied by zero.
-    too_far = functional.relu(torch.where(positive, values - positive_margin, 0.0))
-    too_near = functional.relu(torch.where(negative, negative_margin - values, 0.0))
-    return mean_of_nonzero(too_far) + mean_of_nonzero(too_near)
+class _TwoMargins(Loss):
+    """Two means over the terms above zero: of positives that are too far and of negatives that are too near."""
+
+    def __init__(self, positive_margin: float = 0.0, negative_margin: float = 1.0) -> None:
+        super().__init__()
+        self.positive_margin = check_nonnegative(positive_margin, f"positive_margin of {type(self).__name__}")
+        self.negative_margin = check_nonnegative(negative_margin, f"negative_margin of {type(self).__name__}")
+
+    def _mean(self, values: Tensor, positive: Tensor, negative: Tensor) -> Tensor:
+        # Values of the other kind are replaced before the formula: no infinity is multiplied by zero.
+        too_far = functional.relu(torch.where(positive, values - self.positive_margin, 0.0))
+        too_near = functional.relu(torch.where(negative, self.negative_margin - values, 0.0))
+        return (mean_of_nonzero(too_far) + mean_of_nonzero(too_near)) * nan_if_any(values)
+
+    def extra_repr(self) -> str:
+        """Show the margins."""
+        return f"positive_margin={self.positive_margin:g}, negative_margin={self.negative_margin:g}"
 
 
-class Contrastive(LabelLoss):
+class Contrastive(_TwoMargins, LabelLoss):
     r"""Positives nearer than one margin, negatives farther than another, over all ordered pairs of a batch.
 
     .. math:: \operatorname{mean}^+_{a, p} \max(0, D(x_a, x_p) - m_+) + \operatorname{mean}^+_{a, n}
@@ -61,24 +71,13 @@ class Contrastive(LabelLoss):
     tensor(1.5000)
     """
 
-    def __init__(self, positive_margin: float = 0.0, negative_margin: float = 1.0) -> None:
-        super().__init__()
-        self.positive_margin = check_nonnegative(positive_margin, "positive_margin of Contrastive")
-        self.negative_margin = check_nonnegative(negative_margin, "negative_margin of Contrastive")
-
     def forward(self, matrix: Tensor, labels: Tensor) -> Tensor:
         """Return the loss of a matrix D(x_i, x_j) and the labels: ``(n, n), (n,) -> ()``."""
         check_labels(matrix, labels, "Contrastive")
-        positive, negative = relations(labels.to(matrix.device))
-        result = _contrastive(matrix, positive, negative, self.positive_margin, self.negative_margin)
-        return result * nan_if_any(matrix)
-
-    def extra_repr(self) -> str:
-        """Show the margins."""
-        return f"positive_margin={self.positive_margin:g}, negative_margin={self.negative_margin:g}"
+        return self._mean(matrix, *relations(labels.to(matrix.device)))
 
 
-class ContrastivePairs(PairLoss):
+class ContrastivePairs(_TwoMargins, PairLoss):
     r"""The contrastive loss of given pairs, each told to be of one kind or not.
 
     .. math:: \operatorname{mean}^+_{t = 1} \max(0, D(x, y) - m_+)
@@ -102,11 +101,6 @@ class ContrastivePairs(PairLoss):
     tensor(1.2500)
     """
 
-    def __init__(self, positive_margin: float = 0.0, negative_margin: float = 1.0) -> None:
-        super().__init__()
-        self.positive_margin = check_nonnegative(positive_margin, "positive_margin of ContrastivePairs")
-        self.negative_margin = check_nonnegative(negative_margin, "negative_margin of ContrastivePairs")
-
     def forward(self, values: Tensor, targets: Tensor) -> Tensor:
         """Return the loss of values D(x, y) and targets 1 (one kind) or 0: ``(n,), (n,) -> ()``."""
         check_values(values, targets, ("values", "targets"), "ContrastivePairs")
@@ -115,9 +109,4 @@ class ContrastivePairs(PairLoss):
         if checks.inspectable(values, targets) and not bool((positive | negative).all()):
             got = targets[~(positive | negative)][0].item()
             raise ValueError(checks.message("targets of ContrastivePairs", "1 (one kind) or 0", got))
-        result = _contrastive(values, positive, negative, self.positive_margin, self.negative_margin)
-        return result * nan_if_any(values)
-
-    def extra_repr(self) -> str:
-        """Show the margins."""
-        return f"positive_margin={self.positive_margin:g}, negative_margin={self.negative_margin:g}"
+        return self._mean(values, positive, negative)

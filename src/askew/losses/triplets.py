@@ -14,10 +14,9 @@ from askew.losses.base import (
     Add,
     AnchorwiseLoss,
     LabelLoss,
+    MarginLoss,
     TripletLoss,
     check_labels,
-    check_margin,
-    check_rows,
     check_values,
     mean_of_nonzero,
     nan_if_any,
@@ -27,7 +26,7 @@ from askew.losses.counting import count_by_comparing, count_by_packed_sort, coun
 
 __all__ = ["AllTriplets", "HardTriplets", "SemiHardTriplets", "TripletMargin"]
 
-# Comparing takes a pass for each member of a class; above so many, or in a small batch, one sort is faster.
+# Comparing takes a pass for each point of a class; above so many, or in a small batch, one sort is faster.
 MOST_PASSES = 24
 FEWEST_ROWS = 128
 # Elements that are widened to float64 at a time.
@@ -39,7 +38,7 @@ class _MeanOfTriplets(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx: Any, matrix: Tensor, labels: Tensor, margin: float, add: Add | None) -> Tensor:
-        with np.errstate(all="ignore"):  # infinities and NaN are looked after
+        with np.errstate(all="ignore"):  # infinities and NaN are taken care of
             counts, number, total = _count(matrix.detach().contiguous(), labels, margin)
         if add is not None:
             number, total = add(torch.tensor([number, total], dtype=torch.float64)).tolist()
@@ -75,7 +74,7 @@ def _count(matrix: Tensor, labels: Tensor, margin: float) -> tuple[Tensor, float
         number += 0.5 * float(np.abs(weights).sum())
         # Not by a BLAS: its threads cost milliseconds to wake on a busy machine, many times what there is to do.
         part = float(np.einsum("i,i", weights, values[first : first + step].astype(np.float64).reshape(-1)))
-        if part - part != 0.0:  # an infinity that takes no part is no harm, a NaN is one everywhere
+        if part - part != 0.0:  # an infinity in no triplet does no harm, a NaN does everywhere
             block = values[first : first + step].reshape(-1)
             used = np.where(weights == 0, 0, block)
             part = float("nan") if np.isnan(block).any() else float(np.einsum("i,i", weights, used.astype(np.float64)))
@@ -83,7 +82,7 @@ def _count(matrix: Tensor, labels: Tensor, margin: float) -> tuple[Tensor, float
     return torch.from_numpy(counts), number, total
 
 
-class AllTriplets(AnchorwiseLoss):
+class AllTriplets(MarginLoss, AnchorwiseLoss):
     r"""The mean over all triplets of a batch that violate the margin, exact, without listing them.
 
     .. math:: \operatorname{mean} \{\ell_{apn} : \ell_{apn} > 0\}, \qquad
@@ -119,10 +118,6 @@ class AllTriplets(AnchorwiseLoss):
     tensor(0.1000)
     """
 
-    def __init__(self, margin: float = 0.2) -> None:
-        super().__init__()
-        self.margin = check_margin(margin, "margin of AllTriplets")
-
     def forward(self, matrix: Tensor, labels: Tensor) -> Tensor:
         """Return the loss of a matrix D(x_i, x_j) and the labels: ``(n, n), (n,) -> ()``."""
         check_labels(matrix, labels, "AllTriplets")
@@ -130,7 +125,7 @@ class AllTriplets(AnchorwiseLoss):
 
     def of_rows(self, rows: Tensor, labels: Tensor, add: Add) -> Tensor:
         """Return the loss of a batch of which each process has some rows; see :meth:`AnchorwiseLoss.of_rows`."""
-        check_rows(rows, labels, "AllTriplets")
+        check_labels(rows, labels, "AllTriplets", square=False)
         return self._of(rows, labels, add)
 
     def _of(self, matrix: Tensor, labels: Tensor, add: Add | None) -> Tensor:
@@ -156,12 +151,8 @@ class AllTriplets(AnchorwiseLoss):
         mean = total / number.clamp_min(1) + self.margin * (number > 0)
         return mean.to(matrix.dtype)
 
-    def extra_repr(self) -> str:
-        """Show the margin."""
-        return f"margin={self.margin:g}"
 
-
-class HardTriplets(LabelLoss):
+class HardTriplets(MarginLoss, LabelLoss):
     r"""The farthest positive and the nearest negative of each anchor ("batch hard").
 
     .. math:: \operatorname{mean}_a \max\bigl(0, \text{margin} + \max_p D(x_a, x_p) - \min_n D(x_a, x_n)\bigr)
@@ -188,10 +179,6 @@ class HardTriplets(LabelLoss):
     tensor(0.0500)
     """
 
-    def __init__(self, margin: float = 0.2) -> None:
-        super().__init__()
-        self.margin = check_margin(margin, "margin of HardTriplets")
-
     def forward(self, matrix: Tensor, labels: Tensor) -> Tensor:
         """Return the loss of a matrix D(x_i, x_j) and the labels: ``(n, n), (n,) -> ()``."""
         check_labels(matrix, labels, "HardTriplets")
@@ -207,12 +194,8 @@ class HardTriplets(LabelLoss):
         terms = functional.relu(gap + self.margin) * usable
         return terms.sum() / usable.sum().clamp_min(1) * nan_if_any(matrix)
 
-    def extra_repr(self) -> str:
-        """Show the margin."""
-        return f"margin={self.margin:g}"
 
-
-class SemiHardTriplets(LabelLoss):
+class SemiHardTriplets(MarginLoss, LabelLoss):
     r"""For each anchor and positive, the nearest negative that is farther than the positive.
 
     .. math:: \operatorname{mean}_{a, p} \max\bigl(0, \text{margin} + D(x_a, x_p) - D(x_a, x_{n(a, p)})\bigr), \qquad
@@ -240,10 +223,6 @@ class SemiHardTriplets(LabelLoss):
     tensor(0.0500)
     """
 
-    def __init__(self, margin: float = 0.2) -> None:
-        super().__init__()
-        self.margin = check_margin(margin, "margin of SemiHardTriplets")
-
     def forward(self, matrix: Tensor, labels: Tensor) -> Tensor:
         """Return the loss of a matrix D(x_i, x_j) and the labels: ``(n, n), (n,) -> ()``."""
         check_labels(matrix, labels, "SemiHardTriplets")
@@ -263,12 +242,8 @@ class SemiHardTriplets(LabelLoss):
         terms = functional.relu(gap + self.margin) * used
         return terms.sum() / used.sum().clamp_min(1) * nan_if_any(matrix)
 
-    def extra_repr(self) -> str:
-        """Show the margin."""
-        return f"margin={self.margin:g}"
 
-
-class TripletMargin(TripletLoss):
+class TripletMargin(MarginLoss, TripletLoss):
     r"""The mean over given triplets that violate the margin.
 
     .. math:: \operatorname{mean} \{\ell : \ell > 0\}, \qquad \ell = \max(0, \text{margin} + D(a, p) - D(a, n))
@@ -287,15 +262,7 @@ class TripletMargin(TripletLoss):
     tensor(0.2500)
     """
 
-    def __init__(self, margin: float = 0.2) -> None:
-        super().__init__()
-        self.margin = check_margin(margin, "margin of TripletMargin")
-
     def forward(self, positives: Tensor, negatives: Tensor) -> Tensor:
         """Return the loss of D(anchor, positive) and D(anchor, negative): ``(n,), (n,) -> ()``."""
         check_values(positives, negatives, ("positives", "negatives"), "TripletMargin")
         return mean_of_nonzero(functional.relu(positives - negatives + self.margin))
-
-    def extra_repr(self) -> str:
-        """Show the margin."""
-        return f"margin={self.margin:g}"

@@ -15,7 +15,7 @@ from torch.optim import Optimizer
 
 from askew import checks, io
 
-__all__ = ["HINT", "check_optimizer", "read_checkpoint", "write_checkpoint"]
+__all__ = ["HINT", "load_optimizer", "read_checkpoint", "write_checkpoint"]
 
 HINT = "Delete it to start again, or give another file."
 PARTS = ("counters", "settings", "model", "loss", "optimizer", "epoch_random", "random")
@@ -101,24 +101,19 @@ def _problem(tree: Any, weights: Mapping[str, Tensor]) -> str | None:
     return None
 
 
-def check_optimizer(state: dict[str, Any], optimizer: Optimizer) -> None:
-    """Raise unless a saved state fits an optimiser: ``load_state_dict`` accepts states that fail in the first step."""
-    groups, saved = optimizer.state_dict()["param_groups"], state.get("param_groups")
-    if not isinstance(saved, list) or not isinstance(state.get("state"), dict) or len(saved) != len(groups):
-        raise ValueError("it has other groups of parameters")
-    parameters = [parameter for group in optimizer.param_groups for parameter in group["params"]]
-    for mine, theirs in zip(groups, saved, strict=True):
-        if not isinstance(theirs, dict) or theirs.get("params") != mine["params"]:
-            raise ValueError("it has other parameters")
-        for name, value in theirs.items():
-            if name in mine and name != "params" and _kind(value) != _kind(mine[name]):
+def load_optimizer(optimizer: Optimizer, state: dict[str, Any]) -> None:
+    """Load a state that fits the optimiser: ``load_state_dict`` also accepts states that fail in the first step."""
+    before = [dict(group) for group in optimizer.param_groups]
+    optimizer.load_state_dict(state)
+    for mine, theirs in zip(before, optimizer.param_groups, strict=True):
+        for name in mine.keys() - {"params"}:
+            if name in theirs and _kind(theirs[name]) != _kind(mine[name]):
                 raise ValueError(f"its {name} is of another kind")
-    for number, entries in state["state"].items():
-        if type(number) is not int or not 0 <= number < len(parameters) or not isinstance(entries, dict):
+    for parameter, entries in optimizer.state.items():
+        if not isinstance(parameter, Tensor) or not isinstance(entries, dict):
             raise ValueError("it has a state of other parameters")
-        shapes = ((), tuple(parameters[number].shape))
         for name, value in entries.items():
-            if isinstance(value, Tensor) and tuple(value.shape) not in shapes:
+            if isinstance(value, Tensor) and value.shape not in ((), parameter.shape):
                 raise ValueError(f"its {name} has another shape")
 
 

@@ -224,18 +224,7 @@ def fit(
         stack.enter_context(seeded(seed, place))
         if isinstance(loss, nn.Module):
             loss.to(place)
-        run = Run(
-            model.to(place),
-            loss,
-            source,
-            settings,
-            validation=watched,
-            optimizer=optimizer,
-            schedule=rate,
-            callback=callback,
-            processes=processes,
-            device=place,
-        )
+        run = Run(model.to(place), loss, source, settings, watched, optimizer, rate, callback, processes, place)
         if path is not None and begun:
             run.load(path)
             processes.check_same({"the step of the checkpoint": run.step}, readable)

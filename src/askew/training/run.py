@@ -19,7 +19,7 @@ from askew import checks
 from askew.divergences import Divergence, pairwise_tolerance
 from askew.losses import LabelLoss, Loss, PairLoss
 from askew.training.batches import Batches, LoaderBatches
-from askew.training.checkpoint import HINT, check_optimizer, read_checkpoint, write_checkpoint
+from askew.training.checkpoint import HINT, load_optimizer, read_checkpoint, write_checkpoint
 from askew.training.history import History, TrainingDivergedError
 from askew.training.runtime import Batch, Objective, OneProcess, random_state, set_random_state
 from askew.training.schedules import Schedule
@@ -79,46 +79,48 @@ class Counters:
     rows: list[dict[str, float]] = field(default_factory=list)
 
 
+@dataclass(eq=False)
 class Run:
     """One training run of a model, from its first step or from a checkpoint."""
 
-    def __init__(
-        self,
-        model: Divergence,
-        loss: Objective,
-        source: Batches,
-        settings: Settings,
-        *,
-        validation: object,
-        optimizer: MakeOptimizer | None,
-        schedule: Schedule,
-        callback: Callback | None,
-        processes: OneProcess,
-        device: torch.device,
-    ) -> None:
-        self.model, self.loss, self.source, self.settings = model, loss, source, settings
-        self.validation, self.schedule, self.callback = validation, schedule, callback
-        self.processes, self.device = processes, device
-        self.generator = source.generator if isinstance(source, LoaderBatches) else None
+    model: Divergence
+    loss: Objective
+    source: Batches
+    settings: Settings
+    validation: object
+    make_optimizer: MakeOptimizer | None
+    schedule: Schedule
+    callback: Callback | None
+    processes: OneProcess
+    device: torch.device
+
+    def __post_init__(self) -> None:
+        model, loss, settings, processes = self.model, self.loss, self.settings, self.processes
+        self.generator = self.source.generator if isinstance(self.source, LoaderBatches) else None
         # A loss may have parameters as well, such as a temperature.
         modules = [model, loss] if isinstance(loss, nn.Module) else [model]
         self.parameters = [p for module in modules for p in module.parameters() if p.requires_grad]
         if not self.parameters:
             hint = "Euclidean and closed-form divergences are ready as they are."
             raise ValueError(checks.message("model of fit", "one with parameters to learn", repr(model), hint))
-        self.optimizer = optimizer(self.parameters) if optimizer else _adam(self.parameters, settings.learning_rate)
+        self.optimizer = (self.make_optimizer or self._adam)(self.parameters)
         self.peaks = [float(group["lr"]) for group in self.optimizer.param_groups]
         seed = settings.seed if settings.seed is not None else int(torch.randint(2**62, ()))
         self.counters = Counters(order_seed=processes.all_gather(seed)[0])
         processes.broadcast_weights(modules)
         self.best: Weights | None = None
-        self.good: Weights = _copy(model)
+        self.good = _copy(model)
         # The random state at the start of the epoch, and that of a checkpoint until it is restored.
-        self.epoch_random = random_state(device, self.generator)
+        self.epoch_random = random_state(self.device, self.generator)
         self.resumed: dict[str, Tensor] | None = None
         self.started = time.monotonic()
         # Called with each new row of the history.
         self.on_row: Callable[[dict[str, float]], None] = lambda row: None
+
+    def _adam(self, parameters: Sequence[nn.Parameter]) -> Optimizer:
+        # One kernel for all parameters: these models have many small ones.
+        fused = all(p.device.type in ("cpu", "cuda") and p.is_floating_point() for p in parameters)
+        return torch.optim.Adam(parameters, lr=self.settings.learning_rate, fused=fused or None)
 
     @property
     def step(self) -> int:
@@ -379,8 +381,7 @@ class Run:
         tree = read_checkpoint(path, asdict(self.settings), before)
         what, finite = f"the checkpoint {str(path)!r}", True
         try:
-            check_optimizer(tree["optimizer"], self.optimizer)
-            self.optimizer.load_state_dict(tree["optimizer"])
+            load_optimizer(self.optimizer, tree["optimizer"])
             if isinstance(self.loss, nn.Module):
                 self.loss.load_state_dict(tree["loss"])
             for weights in (tree["best"], tree["model"]):  # the last ones stay
@@ -401,12 +402,6 @@ class Run:
         # Each process has its own, unless another number of processes wrote the file; then all take the first.
         own = states[self.processes.rank if len(states) == self.processes.size else 0]
         self.epoch_random, self.resumed = own["epoch_random"], own["random"]
-
-
-def _adam(parameters: list[nn.Parameter], rate: float) -> Optimizer:
-    # One kernel for all parameters: these models have many small ones.
-    fused = all(p.device.type in ("cpu", "cuda") and p.is_floating_point() for p in parameters)
-    return torch.optim.Adam(parameters, lr=rate, fused=fused or None)
 
 
 def _copy(model: nn.Module) -> Weights:
