@@ -15,9 +15,9 @@ from pathlib import Path
 import askew_paper
 import joblib
 import pytest
+from askew_paper.catalogue import EXPERIMENTS
 from askew_paper.cli import main
 from askew_paper.experiment import MAE, Cell, Experiment, Outcome, grid
-from askew_paper.experiments import EXPERIMENTS
 from askew_paper.rows import read
 
 import askew
@@ -248,7 +248,7 @@ WAITING = Experiment("waiting", "Waiting", ("table 3",), (MAE,), {"quick": 2}, {
 SCRIPT = """
 from waiting_of_test_cli import WAITING
 from askew_paper.cli import main
-from askew_paper.experiments import EXPERIMENTS
+from askew_paper.catalogue import EXPERIMENTS
 if __name__ == "__main__":
     EXPERIMENTS["waiting"] = WAITING
     main(["run", "waiting", "--jobs", "2"])

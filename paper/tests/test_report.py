@@ -15,9 +15,9 @@ from typing import Any
 import numpy as np
 import pandas as pd
 import pytest
+from askew_paper.catalogue import EXPERIMENTS
 from askew_paper.curves import Curve, curves, draw
 from askew_paper.experiment import MAE, PURITY, Cell, Claim, Experiment, Outcome, Score, grid
-from askew_paper.experiments import EXPERIMENTS
 from askew_paper.published import Published, published
 from askew_paper.report import (
     Table,

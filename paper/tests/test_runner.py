@@ -23,8 +23,8 @@ import joblib
 import numpy as np
 import pytest
 import torch
+from askew_paper.catalogue import chosen
 from askew_paper.experiment import MAE, PURITY, Cell, Experiment, Outcome, grid
-from askew_paper.experiments import chosen
 from askew_paper.published import Published
 from askew_paper.rows import Row, append_row, read
 from askew_paper.runner import FailedCellsError, cell_seconds, reproduce, seeded

@@ -72,7 +72,7 @@ def one_thread() -> Iterator[None]:
 
 
 def experiments() -> dict[str, Any]:
-    module = "askew.experiments.description" if OLD else "askew_paper.experiments"
+    module = "askew.experiments.description" if OLD else "askew_paper.catalogue"
     found: dict[str, Any] = importlib.import_module(module).EXPERIMENTS
     return found
 

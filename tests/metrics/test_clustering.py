@@ -103,6 +103,7 @@ def test_scores_that_are_not_defined_are_refused() -> None:
         ValueError, match=r"predictions of spearman must be of at least two different values.*Got 3 only"
     ):
         metrics.spearman([1, 2], [3, 3])
+    assert metrics.spearman([1, 2], [3, 3], constant=0) == metrics.spearman([3, 3], [1, 2], constant=0) == 0
 
 
 def test_masked_labels_are_refused() -> None:

@@ -15,11 +15,11 @@ from typing import Any
 import numpy as np
 import torch
 from askew_paper import runner
+from askew_paper.catalogue import EXPERIMENTS
 from askew_paper.cli import main
 from askew_paper.data import download, images
 from askew_paper.data.files import Source, register
 from askew_paper.experiment import MAE, Cell, Experiment, Outcome, grid
-from askew_paper.experiments import EXPERIMENTS
 from askew_paper.rows import read
 from askew_paper.runner import provenance
 from fault_injection import injection

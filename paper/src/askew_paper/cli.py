@@ -49,8 +49,8 @@ def _run(
     output: Annotated[Path, typer.Option("-o", "--output", help="Folder of the results.")] = RESULTS,
 ) -> None:
     """Run experiments. Stop it at any moment: the same command continues."""
+    from askew_paper.catalogue import chosen
     from askew_paper.experiment import check_scale
-    from askew_paper.experiments import chosen
     from askew_paper.runner import FailedCellsError, reproduce
 
     experiments = chosen(names or [])
@@ -75,7 +75,7 @@ def _list(
     output: Annotated[Path, typer.Option("-o", "--output", help="Folder of the results.")] = RESULTS,
 ) -> None:
     """List experiments: what each makes, needs and takes, and how many of its rows are done."""
-    from askew_paper.experiments import chosen
+    from askew_paper.catalogue import chosen
     from askew_paper.rows import read_rows
 
     for experiment in chosen(names or []):
@@ -114,7 +114,7 @@ def _report(
 ) -> None:
     """Compare results with the paper's: tables as Markdown and as one HTML page, curves as PNG. Trains nothing."""
     from askew import checks
-    from askew_paper.experiments import EXPERIMENTS
+    from askew_paper.catalogue import EXPERIMENTS
     from askew_paper.report import write_report
 
     if not results.is_dir():

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 import torch
+from askew_paper.catalogue import EXPERIMENTS
 from askew_paper.experiment import Cell, Outcome
-from askew_paper.experiments import EXPERIMENTS
 from askew_paper.experiments.ablation import ABLATION, PLAIN, VARIANTS, Variant, _DoubleBackpropagation, run
 from askew_paper.runner import compute, reproduce
 

@@ -8,8 +8,8 @@ import os
 
 import pytest
 import torch
+from askew_paper.catalogue import EXPERIMENTS
 from askew_paper.experiment import Cell, Experiment, Outcome
-from askew_paper.experiments import EXPERIMENTS
 from askew_paper.experiments.bregman_images import (
     BATCH,
     BREGCIFAR,

@@ -8,22 +8,14 @@ from pathlib import Path
 
 import pytest
 import torch
+from askew_paper.catalogue import EXPERIMENTS
 from askew_paper.data.images import SETS
 from askew_paper.encoders import IMAGENET_MEAN, IMAGENET_STD, ResNet20
 from askew_paper.experiment import Cell, Outcome
-from askew_paper.experiments import EXPERIMENTS, deep_metric
-from askew_paper.experiments.deep_metric import (
-    DEEP_METRIC,
-    METHODS,
-    Labelled,
-    Pixels,
-    drawn_images,
-    encoder_of,
-    learn_metric,
-    retrieval,
-    run,
-    some_images,
-)
+from askew_paper.experiments import deep_metric, images
+from askew_paper.experiments.deep_metric import DEEP_METRIC, METHODS, learn_metric, retrieval, run
+from askew_paper.experiments.images import Labelled, Pixels, drawn_images, encoder_of, some_images
+from askew_paper.experiments.training import Plan
 from askew_paper.published import published
 from askew_paper.runner import Failed, compute, reproduce
 from torch import Tensor, nn
@@ -167,9 +159,7 @@ def test_each_image_of_a_batch_is_encoded_once() -> None:
     own = Counting()
     train = drawn_images(60, side=8, seed=0)
     encoder = encoder_of(own, None, side=8)
-    learn_metric(
-        encoder, make("nbd", 4), train, epochs=2, batch=20, learning_rate=1e-3, margin=0.2, spread=0.25, seed=0
-    )
+    learn_metric(encoder, make("nbd", 4), train, Plan(2, 20, (1e-3,)), seed=0, margin=0.2, spread=0.25)
     assert own.sizes == 2 * [60] + 6 * [20]  # for the scales of encoder and divergence, then the steps
 
 
@@ -178,12 +168,10 @@ def test_training_helps() -> None:
     torch.manual_seed(0)
     encoder, divergence = encoder_of("small-cnn", 8, side=8), make("nbd", 8)
     before = retrieval(encoder, divergence, test, train)
-    losses, stopped = learn_metric(
-        encoder, divergence, train, epochs=15, batch=50, learning_rate=5e-3, margin=0.2, spread=0.25, seed=0
-    )
+    learned = learn_metric(encoder, divergence, train, Plan(15, 50, (5e-3,)), seed=0, margin=0.2, spread=0.25)
     after = retrieval(encoder, divergence, test, train)
-    assert stopped == "finished"
-    assert losses[-1] < losses[0]
+    assert learned.stopped == "finished"
+    assert learned.losses[-1] < learned.losses[0]
     assert after["map@10"] > before["map@10"] + 20
 
 
@@ -191,10 +179,8 @@ def test_diverged_training_is_measured_where_it_was_good() -> None:
     train = drawn_images(60, side=8, seed=0)
     torch.manual_seed(0)
     encoder, divergence = encoder_of("small-cnn", 8, side=8), make("mahalanobis", 8)
-    _, stopped = learn_metric(
-        encoder, divergence, train, epochs=30, batch=20, learning_rate=1e30, margin=0.2, spread=0.25, seed=0
-    )
-    assert stopped == "diverged"
+    learned = learn_metric(encoder, divergence, train, Plan(30, 20, (1e30,)), seed=0, margin=0.2, spread=0.25)
+    assert learned.stopped == "diverged"
     assert 0 <= retrieval(encoder, divergence, train, train)["map@10"] <= 100
 
 
@@ -207,7 +193,7 @@ def test_blocks_of_queries_give_what_the_whole_matrix_gives(method: str, monkeyp
         matrix = divergence.pairwise(encoder(queries.pixels), encoder(pool.pixels))
     expected = ranking(matrix, queries.labels, pool.labels, k=10)
     monkeypatch.setattr(deep_metric, "ENTRIES", 500)
-    monkeypatch.setattr(deep_metric, "IMAGES", 7)
+    monkeypatch.setattr(images, "IMAGES", 7)
     found = retrieval(encoder, divergence, queries, pool)
     assert found == pytest.approx({name: 100 * expected[name] for name in ("map@10", "precision@1")})
 

@@ -23,7 +23,8 @@ from askew_paper.experiments.entailment import (
     word_model,
 )
 from askew_paper.experiments.entailment_task import Lexicon, Task, load_lexicon, make_task, pair_rows, random_lexicon
-from askew_paper.experiments.entailment_training import Cosine, EntailmentLoss, OrderEmbedding, Plan, learn
+from askew_paper.experiments.entailment_training import Cosine, EntailmentLoss, OrderEmbedding, learn_entailment
+from askew_paper.experiments.training import Plan
 from askew_paper.runner import compute
 from torch import nn
 
@@ -194,7 +195,7 @@ def small(task: Task, method: str = "nbd") -> Embedded:
 
 
 def test_loss_counts_no_pair_that_holds_as_a_negative(task: Task) -> None:
-    plan = Plan(random_weight=0, sibling_weight=0, graded_weight=0, reversed_weight=0)
+    others = {"random_weight": 0.0, "sibling_weight": 0.0, "graded_weight": 0.0}
     pairs = torch.from_numpy(task.train[:20])
     model = small(task)
     # A task in which the reversed pairs hold too.
@@ -203,7 +204,7 @@ def test_loss_counts_no_pair_that_holds_as_a_negative(task: Task) -> None:
 
     def loss(known: Task, weight: float) -> float:
         torch.manual_seed(0)
-        return float(EntailmentLoss(known, replace(plan, reversed_weight=weight))(model, pairs).detach())
+        return float(EntailmentLoss(known, reversed_weight=weight, **others)(model, pairs).detach())
 
     assert loss(task, 1.0) > loss(task, 0.0)
     assert loss(both, 1.0) == loss(both, 0.0)
@@ -213,12 +214,12 @@ def test_graded_pairs_and_noise_take_part(task: Task) -> None:
     pairs = torch.from_numpy(task.train[:20])
     model = small(task)
 
-    def loss(plan: Plan) -> float:
+    def loss(**weights: float) -> float:
         torch.manual_seed(0)
-        return float(EntailmentLoss(task, plan)(model, pairs).detach())
+        return float(EntailmentLoss(task, **weights)(model, pairs).detach())  # type: ignore[arg-type]
 
-    assert loss(Plan()) != loss(Plan(graded_weight=0)) != loss(Plan(noise=0.5))
-    assert loss(Plan()) == loss(Plan())
+    assert loss() != loss(graded_weight=0) != loss(noise=0.5)
+    assert loss() == loss()
 
 
 @pytest.mark.parametrize(("method", "least"), [("order", 0.85), ("nbd", 0.85)])
@@ -226,7 +227,7 @@ def test_direction_of_unseen_words_is_learned(method: str, least: float) -> None
     tree, vectors = random_taxonomy(depth=4, branches=3)
     task = make_task(vectors, tree, held_out=(), validation=0.2)
     model = small(task, method)
-    history = learn(model, task, Plan(epochs=15, batch=64, random=8, learning_rate=2e-2), seed=0)
+    history = learn_entailment(model, EntailmentLoss(task, random=8), Plan(15, 64, (2e-2,)), seed=0)
     assert history["loss"][-1] < 0.8 * history["loss"][0]
     assert validate(model, task)["direction"] > least
 
@@ -235,7 +236,7 @@ def test_same_seed_same_weights(task: Task) -> None:
     found = []
     for seed in (0, 0, 1):
         model = small(task)
-        learn(model, task, Plan(epochs=1, batch=128), seed)
+        learn_entailment(model, EntailmentLoss(task), Plan(1, 128, (3e-3,)), seed)
         found.append(nn.utils.parameters_to_vector(model.parameters()))
     assert torch.equal(found[0], found[1])
     assert not torch.equal(found[0], found[2])

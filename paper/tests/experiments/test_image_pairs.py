@@ -4,21 +4,22 @@ from __future__ import annotations
 
 import copy
 import math
+from dataclasses import replace
+from typing import Any
 
 import pytest
 import torch
+from askew_paper.experiment import Outcome
 from askew_paper.experiments.image_pairs import (
-    LearnedPairs,
     PairSet,
-    Standardised,
     choose_rate,
     learn_pairs,
     make_head,
     pair_values,
-    shrunk,
     start_evenly,
-    step_shares,
 )
+from askew_paper.experiments.images import Standardised, shrunk
+from askew_paper.experiments.training import Plan
 from torch import Tensor, nn
 from torch.nn import functional
 
@@ -99,10 +100,10 @@ def test_one_step_is_that_of_encoding_both_images_of_every_pair(name: str) -> No
     loss = functional.mse_loss(values, pairs.targets)
     loss.backward()
 
-    settings = {"epochs": 1, "batch": 40, "learning_rate": 1e-30, "seed": 0}
-    found = learn_pairs(encoder, divergence, images, pairs, {"mse": pairs}, calibrate=False, **settings)  # type: ignore[arg-type]
-    assert found.loss == pytest.approx(loss.item(), rel=1e-5)
-    assert found.errors["mse"] == pytest.approx(loss.item(), rel=1e-5)
+    plan = Plan(epochs=1, batch=40, rates=(1e-30,), schedule="constant")
+    found = learn_pairs(encoder, divergence, images, pairs, pairs, plan, seed=0, calibrate=False)
+    assert found.chosen["loss"] == pytest.approx(loss.item(), rel=1e-5)
+    assert found.scores["mse"] == pytest.approx(loss.item(), rel=1e-5)
     ours = nn.ModuleList([encoder, divergence])
     for (label, one), two in zip(ours.named_parameters(), plain.parameters(), strict=True):
         if two.grad is not None:
@@ -114,8 +115,8 @@ def test_each_distinct_image_is_encoded_once() -> None:
     encoder, divergence = parts()
     counting = Counting(encoder)
     test = some_pairs(7, 300, seed=1)
-    settings = {"epochs": 2, "batch": 50, "learning_rate": 1e-3, "seed": 0}
-    learn_pairs(counting, divergence, some_images(20), some_pairs(20, 100), {"mse": test}, calibrate=False, **settings)  # type: ignore[arg-type]
+    plan = Plan(epochs=2, batch=50, rates=(1e-3,), schedule="constant")
+    learn_pairs(counting, divergence, some_images(20), some_pairs(20, 100), test, plan, seed=0, calibrate=False)
     # Two steps and one look at the 7 images of the test pairs in each of two epochs.
     assert len(counting.seen) == 6
     assert counting.seen[2] == counting.seen[5] == 7
@@ -126,8 +127,8 @@ def test_batch_normalisation_counts_each_image_of_a_batch_once() -> None:
     images = torch.arange(3.0).reshape(3, 1, 1, 1)
     encoder = nn.Sequential(nn.BatchNorm2d(1, momentum=1.0), nn.Flatten())
     pairs = PairSet(torch.tensor([0, 0, 0]), torch.tensor([1, 2, 0]), torch.zeros(3))
-    settings = {"epochs": 1, "batch": 3, "learning_rate": 1e-30, "seed": 0}
-    learn_pairs(encoder, make("euclidean", 1), images, pairs, {"mse": pairs}, **settings)  # type: ignore[arg-type]
+    plan = Plan(epochs=1, batch=3, rates=(1e-30,), schedule="constant")
+    learn_pairs(encoder, make("euclidean", 1), images, pairs, pairs, plan, seed=0)
     assert encoder[0].running_mean.item() == pytest.approx(1.0)  # not 0.5, the mean over the pairs
 
 
@@ -144,28 +145,30 @@ def test_values_do_not_depend_on_what_else_is_asked() -> None:
 # ---------------------------------------------------------------------- training
 
 
-def learn(name: str = "nbd", *, tests: dict[str, PairSet] | None = None, **changed: object) -> LearnedPairs:
+def learn(name: str = "nbd", *, test: PairSet | None = None, seed: int = 0, **changed: Any) -> Outcome:
     encoder, divergence = parts(name)
     pairs = some_pairs(12, 200)
-    settings = {"epochs": 8, "batch": 50, "learning_rate": 3e-3, "seed": 0, "schedule": "linear"} | changed
-    return learn_pairs(encoder, divergence, some_images(12), pairs, tests or {"mse": pairs}, **settings)  # type: ignore[arg-type]
+    plan = Plan(**{"epochs": 8, "batch": 50, "rates": (3e-3,), "schedule": "linear", **changed})
+    return learn_pairs(encoder, divergence, some_images(12), pairs, pairs if test is None else test, plan, seed)
+
+
+def curve_of(found: Outcome) -> tuple[float, ...]:
+    return tuple(found.curves["test MSE"])
 
 
 def test_it_learns_and_the_same_seed_gives_the_same() -> None:
     first = learn()
-    assert first.stopped == "finished"
-    assert first.errors["mse"] == first.curves["mse"][-1] < 0.5 * first.curves["mse"][0]
+    assert first.chosen["stopped"] == "finished"
+    assert first.scores["mse"] == curve_of(first)[-1] < 0.5 * curve_of(first)[0]
     torch.rand(3)
     assert learn() == first
     assert learn(seed=1) != first
 
 
 def test_what_is_tested_changes_nothing() -> None:
-    pairs, others = some_pairs(12, 200), some_pairs(12, 30, seed=5)
-    both = learn(tests={"mse": pairs, "other": others})
-    assert both.curves["mse"] == learn(tests={"mse": pairs}).curves["mse"]
-    assert set(both.outcome().curves) == {"test MSE, mse", "test MSE, other"}
-    assert learn().outcome({"rate": 1}).chosen["rate"] == 1
+    found = learn(test=some_pairs(12, 30, seed=5))
+    assert curve_of(found) != curve_of(learn())
+    assert found.chosen == learn().chosen  # with the training loss
 
 
 def test_bytes_are_images_between_0_and_1() -> None:
@@ -192,20 +195,18 @@ def test_pairs_of_an_epoch_are_taken_in_their_order() -> None:
 
     nothing = PairSet(torch.tensor([0]), torch.tensor([0]), torch.zeros(1))
     encoder = nn.Sequential(nn.Flatten(), nn.Linear(1, 1))
-    settings = {"epochs": 2, "batch": 1, "learning_rate": 1e-3, "seed": 0}
-    learn_pairs(encoder, make("euclidean", 1), made, train, {"mse": nothing}, calibrate=False, **settings)  # type: ignore[arg-type]
+    plan = Plan(epochs=2, batch=1, rates=(1e-3,), schedule="constant")
+    learn_pairs(encoder, make("euclidean", 1), made, train, nothing, plan, seed=0, calibrate=False)
     assert asked == [0, 1]
     assert [codes.tolist() for codes in seen[:4]] == [[4, 5], [2, 3], [0, 1], [0]]
 
 
 @pytest.mark.parametrize("name", ["nbd", "mahalanobis", "deepnorm"])
 def test_diverged_training_ends_with_what_it_had(name: str) -> None:
-    found = learn(name, learning_rate=1e30, schedule="constant")
-    assert found.stopped == "diverged"
-    assert found.curves["mse"] == ()
-    assert found.loss is None
-    assert math.isfinite(found.errors["mse"])
-    assert found.outcome().curves == {}
+    found = learn(name, rates=(1e30,), schedule="constant")
+    assert found.chosen == {"stopped": "diverged", "loss": None}
+    assert math.isfinite(found.scores["mse"])
+    assert found.curves == {}
 
 
 def test_training_that_diverges_later_keeps_the_last_good_epoch() -> None:
@@ -215,32 +216,22 @@ def test_training_that_diverges_later_keeps_the_last_good_epoch() -> None:
     def train(epoch: int) -> PairSet:
         return pairs if epoch < 2 else PairSet(pairs.first, pairs.second, torch.full((50,), math.inf))
 
-    settings = {"epochs": 5, "batch": 25, "learning_rate": 1e-3, "seed": 0}
-    found = learn_pairs(encoder, divergence, some_images(12), train, {"mse": pairs}, **settings)  # type: ignore[arg-type]
-    assert found.stopped == "diverged"
-    assert len(found.curves["mse"]) == 2
+    plan = Plan(epochs=5, batch=25, rates=(1e-3,), schedule="constant")
+    found = learn_pairs(encoder, divergence, some_images(12), train, pairs, plan, seed=0)
+    assert found.chosen["stopped"] == "diverged"
+    assert len(curve_of(found)) == 2
     values = pair_values(encoder, divergence, some_images(12), pairs)
-    assert found.errors["mse"] == pytest.approx(functional.mse_loss(values, pairs.targets).item(), rel=1e-5)
+    assert found.scores["mse"] == pytest.approx(functional.mse_loss(values, pairs.targets).item(), rel=1e-5)
 
 
 def test_bad_settings_are_refused() -> None:
-    with pytest.raises(ValueError, match=r"epochs of learn_pairs must be a positive integer\. Got 0"):
+    with pytest.raises(ValueError, match=r"epochs of fit must be a positive integer\. Got 0"):
         learn(epochs=0)
-    with pytest.raises(ValueError, match=r"schedule of learn_pairs must be one of .* Did you mean 'cosine'"):
+    with pytest.raises(ValueError, match=r"schedule of a plan must be one of .* Did you mean 'cosine'"):
         learn(schedule="cosines")
     encoder, divergence = parts()
     with pytest.raises(ValueError, match=r"train of learn_pairs must be at least one pair\. Got none"):
-        learn_pairs(
-            encoder,
-            divergence,
-            some_images(2),
-            some_pairs(2, 0),
-            {},
-            epochs=1,
-            batch=1,
-            learning_rate=1e-3,
-            seed=0,
-        )
+        learn_pairs(encoder, divergence, some_images(2), some_pairs(2, 0), some_pairs(2, 1), Plan(1, 1, (1e-3,)), 0)
 
 
 # ---------------------------------------------------------------------- what goes with it
@@ -289,20 +280,11 @@ def test_all_divergences_start_at_the_size_of_the_targets(name: str) -> None:
 
 def test_the_rate_is_chosen_on_held_out_pairs() -> None:
     images, pairs, held = some_images(12), some_pairs(12, 100), some_pairs(12, 40, seed=3)
-    settings = {"epochs": 3, "batch": 25, "seed": 0}
-    rate, errors = choose_rate(parts, images, pairs, held, rates=[1e-9, 3e-3, 1e30], **settings)  # type: ignore[arg-type]
-    assert rate == 3e-3
+    plan = Plan(epochs=9, batch=25, rates=(1e-9, 3e-3, 1e30), schedule="constant", trial_epochs=3)
+    best, errors = choose_rate(parts, images, pairs, held, plan, seed=0)
+    assert best == replace(plan, rates=(3e-3,))
     assert set(errors) == {"1e-09", "0.003"}  # the third diverged
-    expected = learn_pairs(*parts(), images, pairs, {"held": held}, learning_rate=3e-3, **settings)  # type: ignore[arg-type]
-    assert errors["0.003"] == expected.errors["held"]
-    assert choose_rate(parts, images, pairs, held, rates=[1e30], **settings) == (1e30, {})  # type: ignore[arg-type]
-
-
-def test_shares_of_a_step() -> None:
-    encoder, divergence = parts()
-    before = copy.deepcopy(encoder.state_dict())
-    found = step_shares(encoder, divergence, some_images(12), some_pairs(12, 100), batch=50)
-    assert found["images per second"] > 0
-    assert all(0 < found[name] < 1 for name in ("data", "encoder", "divergence"))
-    torch.testing.assert_close(encoder.state_dict(), before)
-    assert encoder.hidden.weight.grad is not None
+    expected = learn_pairs(*parts(), images, pairs, held, replace(best, epochs=3), seed=0)
+    assert errors["0.003"] == expected.scores["mse"]
+    one = replace(plan, rates=(1e30,))
+    assert choose_rate(parts, images, pairs, held, one, seed=0) == (one, {})

@@ -8,8 +8,8 @@ import os
 
 import pytest
 import torch
+from askew_paper.catalogue import EXPERIMENTS
 from askew_paper.experiment import Cell, Outcome
-from askew_paper.experiments import EXPERIMENTS
 from askew_paper.experiments.overlap import BATCH, METHODS, OVERLAP, SIZES, Crops, _images, draw_crops, lacking, run
 from askew_paper.runner import compute
 

@@ -8,11 +8,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from askew_paper.catalogue import EXPERIMENTS
 from askew_paper.data.targets import DIM, target_pairs
 from askew_paper.experiment import Cell, Outcome
-from askew_paper.experiments import EXPERIMENTS
-from askew_paper.experiments.regression import REGRESSION, SETTINGS, learn, plain, run
-from askew_paper.experiments.schedules import SCHEDULES, share
+from askew_paper.experiments.regression import REGRESSION, SETTINGS, learn_target, plain, run
+from askew_paper.experiments.training import SCHEDULES, Plan
 from askew_paper.published import published
 from askew_paper.runner import compute, reproduce
 from askew_paper.summary import compare
@@ -116,10 +116,11 @@ def test_test_pairs_choose_nothing() -> None:
     for watched in (test, other):
         torch.manual_seed(0)
         models.append(plain(DIM))
-        settings = {"epochs": 6, "batch": 50, "learning_rate": 3e-2}
-        found = learn(models[-1], train, watched, schedule="linear", seed=0, **settings)  # type: ignore[arg-type]
+        plan = Plan(epochs=6, batch=50, rates=(3e-2,), schedule="linear")
+        found = learn_target(models[-1], train, watched, plan, seed=0)
+    curve = tuple(found.curves["test MAE"])
     # On a target that was not learned the error is not falling, and still the last weights are kept.
-    assert min(found.curve) < found.curve[-1] == found.error
+    assert min(curve) < curve[-1] == found.scores["mae"]
     for one, two in zip(models[0].parameters(), models[1].parameters(), strict=True):
         assert torch.equal(one, two)
 
@@ -128,7 +129,7 @@ def test_own_schedule_is_that_of_the_training_loop() -> None:
     train, test = target_pairs("euclidean", train=500, test=100)
     torch.manual_seed(0)
     mine = askew.make("mahalanobis", DIM)
-    learn(mine, train, test, epochs=4, batch=50, learning_rate=1e-2, schedule="linear", seed=3)
+    learn_target(mine, train, test, Plan(epochs=4, batch=50, rates=(1e-2,), schedule="linear"), seed=3)
     torch.manual_seed(0)
     theirs = askew.make("mahalanobis", DIM)
     loss = askew.losses.Regression()
@@ -138,7 +139,7 @@ def test_own_schedule_is_that_of_the_training_loop() -> None:
 
 @pytest.mark.parametrize("schedule", SCHEDULES)
 def test_schedules(schedule: str) -> None:
-    shares = [share(schedule, step, 1000) for step in range(1000)]
+    shares = [SCHEDULES[schedule](step, 1000) for step in range(1000)]
     assert max(shares) == pytest.approx(1)
     assert min(shares) >= 0
     if schedule == "constant":
@@ -155,7 +156,7 @@ def test_diverged_training_is_measured_where_it_was_good() -> None:
     train, test = target_pairs("euclidean", train=500, test=100)
     torch.manual_seed(0)
     model = askew.make("mahalanobis", DIM)
-    found = learn(model, train, test, epochs=40, batch=50, learning_rate=1e25, schedule="constant", seed=0)
-    assert (found.stopped, found.curve, found.loss) == ("diverged", (), None)
-    assert 0 < found.error < 20
-    assert found.outcome().curves == {}
+    found = learn_target(model, train, test, Plan(epochs=40, batch=50, rates=(1e25,)), seed=0)
+    assert found.chosen == {"stopped": "diverged", "loss": None}
+    assert 0 < found.scores["mae"] < 20
+    assert found.curves == {}

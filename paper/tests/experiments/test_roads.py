@@ -8,9 +8,9 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from askew_paper.catalogue import EXPERIMENTS
 from askew_paper.data.roads import road_graph, road_names
 from askew_paper.experiment import Cell, Outcome
-from askew_paper.experiments import EXPERIMENTS
 from askew_paper.experiments.roads import METHODS, ROADS, cells, direction, run, small_network
 from askew_paper.runner import Failed, compute, reproduce
 

@@ -8,16 +8,16 @@ from pathlib import Path
 
 import pytest
 import torch
+from askew_paper.catalogue import EXPERIMENTS
 from askew_paper.data.images import read_pickled
 from askew_paper.experiment import Cell, Outcome
-from askew_paper.experiments import EXPERIMENTS
-from askew_paper.experiments.deep_metric import drawn_images, encoder_of
+from askew_paper.experiments.images import drawn_images, encoder_of
 from askew_paper.experiments.semantic import (
     MAN_MADE,
     METHODS,
     NATURAL,
     SEMANTIC,
-    Steps,
+    epoch_batches,
     grouped_pairs,
     learn_distances,
     random_pairs,
@@ -156,10 +156,12 @@ def test_a_bregman_divergence_learns_what_no_norm_can() -> None:
 
 
 def test_pairs_of_all_images_are_drawn_where_there_are_no_groups() -> None:
-    steps = Steps(torch.arange(50) % 10, batch=20, group=None, seed=0)
-    first, again = list(steps), list(steps)
+    batches = epoch_batches(torch.arange(50) % 10, batch=20, group=None, seed=0)
+    first = list(batches)
+    batches.set_epoch(1)
+    again = list(batches)
     assert [len(targets) for *_, targets in first] == [20, 20, 10]
-    assert len(steps) == 3
+    assert len(batches) == 3
     assert not torch.equal(first[0][3], again[0][3])
     found = computed(changed("nbd", group=None, batch=50, epochs=4))
     assert found["mse-seen"] < computed(TOY["constant"])["mse-seen"]
@@ -183,10 +185,10 @@ def test_each_image_of_a_step_is_encoded_once_and_both_parts_have_their_rates() 
     train = drawn_images(60, side=8, seed=0)
     own, divergence = Counting(), make("mahalanobis", 4)
     before = [p.detach().clone() for p in (own.linear.weight, divergence.weight)]
-    steps = Steps(train.labels, batch=200, group=30, seed=0)
+    batches = epoch_batches(train.labels, batch=200, group=30, seed=0)
     encoder = encoder_of(own, None, side=8)
     rates = {"learning_rate": 1e-4, "divergence_rate": 1e-2}
-    learn_distances(encoder, divergence, train, steps, epochs=1, spread=0.25, seed=0, **rates)
+    learn_distances(encoder, divergence, train, batches, epochs=1, spread=0.25, seed=0, **rates)
     assert own.sizes == [60, 60, 30, 30]  # for the scales of encoder and divergence, then the steps
     moved = [(p - q).abs().max().item() for p, q in zip((own.linear.weight, divergence.weight), before, strict=True)]
     assert moved[0] < 3e-4

@@ -3,21 +3,24 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
+from askew_paper.catalogue import EXPERIMENTS
 from askew_paper.data.graphs import graph_names, make_graph, pair_distances
 from askew_paper.experiment import Cell, Outcome
-from askew_paper.experiments import EXPERIMENTS
-from askew_paper.experiments.landmarks import Plan, Task, learn, make_task, predict, score
+from askew_paper.experiments.landmarks import Task, learn_distances, make_task, predict, score
 from askew_paper.experiments.shortest_path import METHODS, SHORTEST_PATH, run
+from askew_paper.experiments.training import Plan
 from askew_paper.published import GRAPHS, published
 from askew_paper.runner import compute, reproduce
 from askew_paper.summary import compare
 
-PLAN = Plan(epochs=6, batch=50, rates=(3e-3, 1e-2), schedule="linear", trial_epochs=1, widths=(32,), out=8)
+PLAN = Plan(epochs=6, batch=50, rates=(3e-3, 1e-2), schedule="linear", trial_epochs=1)
+learn = functools.partial(learn_distances, widths=(32,), out=8)
 
 
 def cell_of(method: str, setting: str = "traffic", **options: object) -> Cell:
@@ -67,7 +70,8 @@ def test_paper_scale_is_that_of_the_paper() -> None:
     sizes = {name: cell[name] for name in ("side", "train", "test", "landmarks", "noise", "distractors")}
     expected = {"side": None, "train": 50_000, "test": 10_000, "landmarks": 32, "noise": 0.2, "distractors": 96}
     assert sizes == expected
-    assert Plan.of(cell) == Plan(100, 128, (5e-5, 5e-6), "steps", 0, (256,), 128)
+    assert Plan.of(cell) == Plan(100, 128, (5e-5, 5e-6), "steps", 0)
+    assert (cell["widths"], cell["out"]) == ((256,), 128)
     # Traffic and octagon are of that size at quick scale too.
     sides = {c.setting: c["side"] for c in SHORTEST_PATH.cells("quick", 1)}
     assert {setting for setting, side in sides.items() if side is None} == {g.setting for g in GRAPHS if g.sampled}
@@ -109,7 +113,6 @@ def test_task_has_the_distances_of_its_pairs() -> None:
     task = small_task(reverse=True)
     assert (len(task.train), len(task.test)) == (400, 200)
     assert not {tuple(p) for p in task.train.tolist()} & {tuple(p) for p in task.test.tolist()}
-    assert task.test_reverse is not None
     unit = pair_distances(graph, task.train.numpy()).mean()
     for pairs, targets in (
         (task.train, task.train_targets),
@@ -118,7 +121,7 @@ def test_task_has_the_distances_of_its_pairs() -> None:
     ):
         np.testing.assert_allclose(targets * unit, pair_distances(graph, pairs.numpy()), rtol=1e-5)
     assert task.features.shape == (49, 14)
-    assert small_task().test_reverse is None
+    assert small_task().test_reverse.size == 0
 
 
 def test_small_graphs_are_taken_whole() -> None:
@@ -133,11 +136,11 @@ def test_small_graphs_are_taken_whole() -> None:
 def test_divergences_learn_and_the_test_pairs_choose_nothing() -> None:
     task = small_task()
     other = dataclasses.replace(task, test=task.test.flip(1), test_targets=task.test_targets[::-1].copy())
-    first, second = (learn("iqe", each, PLAN, seed=0) for each in (task, other))
-    assert first.chosen == second.chosen
-    for one, two in zip(first.model.parameters(), second.model.parameters(), strict=True):
+    (first, chosen), (second, others) = (learn("iqe", each, PLAN, seed=0) for each in (task, other))
+    assert chosen == others
+    for one, two in zip(first.parameters(), second.parameters(), strict=True):
         assert torch.equal(one, two)
-    found = score(task.test_targets, predict(first.model, task.features, task.test))
+    found = score(task.test_targets, predict(first, task.features, task.test))
     assert found["r2"] > 0.6
     assert found["spearman"] > 0.7
     assert found["mse"] == pytest.approx((1 - found["r2"]) * task.test_targets.var(), rel=1e-3)
@@ -147,11 +150,11 @@ def test_learning_rate_is_chosen_on_held_out_pairs() -> None:
     task = small_task()
     for rates in ((1e-9, 1e-2), (1e-2, 1e-9)):
         plan = dataclasses.replace(PLAN, rates=rates)
-        assert learn("mahalanobis-norm", task, plan, seed=0).chosen["learning_rate"] == 1e-2
+        assert learn("mahalanobis-norm", task, plan, seed=0)[1]["learning_rate"] == 1e-2
     # One rate needs no comparison; a rate that makes training diverge is not chosen where another does not.
-    assert learn("mahalanobis", task, dataclasses.replace(PLAN, rates=(1e-9,)), 0).chosen["learning_rate"] == 1e-9
+    assert learn("mahalanobis", task, dataclasses.replace(PLAN, rates=(1e-9,)), 0)[1]["learning_rate"] == 1e-9
     wild = dataclasses.replace(PLAN, rates=(1e25, 1e-2))
-    assert learn("mahalanobis", task, wild, 0).chosen == {"learning_rate": 1e-2, "stopped": "finished"}
+    assert learn("mahalanobis", task, wild, 0)[1] == {"learning_rate": 1e-2, "stopped": "finished"}
 
 
 def test_steps_of_the_learning_rate_follow_each_other(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -164,15 +167,15 @@ def test_steps_of_the_learning_rate_follow_each_other(monkeypatch: pytest.Monkey
 
     monkeypatch.setattr(torch.optim.Adam, "step", watched)
     plan = dataclasses.replace(PLAN, epochs=4, schedule="steps", rates=(5e-5, 5e-6), trial_epochs=0)
-    found = learn("mahalanobis", small_task(), plan, seed=0)
+    _, chosen = learn("mahalanobis", small_task(), plan, seed=0)
     # All 400 pairs in batches of 50, two epochs with each rate.
     assert seen == [5e-5] * 16 + [5e-6] * 16
-    assert found.chosen == {"stopped": "finished"}
+    assert chosen == {"stopped": "finished"}
 
 
 def test_diverged_training_is_measured_where_it_was_good() -> None:
     plan = dataclasses.replace(PLAN, rates=(1e25,))
     task = small_task()
-    found = learn("mahalanobis", task, plan, seed=0)
-    assert found.chosen["stopped"] == "diverged"
-    assert np.isfinite(predict(found.model, task.features, task.test)).all()
+    model, chosen = learn("mahalanobis", task, plan, seed=0)
+    assert chosen["stopped"] == "diverged"
+    assert np.isfinite(predict(model, task.features, task.test)).all()

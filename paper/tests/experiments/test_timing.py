@@ -8,7 +8,8 @@ from pathlib import Path
 
 import pytest
 import torch
-from askew_paper.experiments import EXPERIMENTS, timing
+from askew_paper.catalogue import EXPERIMENTS
+from askew_paper.experiments import timing
 from askew_paper.experiments.timing import FEWEST, TIMING, _LoopedDeepDiv, interleaved
 from askew_paper.runner import reproduce
 
@@ -69,7 +70,7 @@ def test_toy_run_gives_every_row(tmp_path: Path) -> None:
 
 
 def test_all_threads_are_those_of_the_machine(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(timing, "cores", lambda: 2)
+    monkeypatch.setattr(timing.joblib, "cpu_count", lambda: 2)
     before = torch.get_num_threads()
     cell = next(iter(TIMING.cells("toy", 1)))
     options = dict(cell.options) | {"threads": "all", "rounds": 1}

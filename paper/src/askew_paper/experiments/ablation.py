@@ -1,43 +1,46 @@
-"""What each choice in our network and its training is worth: one changed at a time, on targets of the regression."""
+"""Ablation: the effect of each choice in our network and its training, one change at a time."""
 
 from __future__ import annotations
 
-import dataclasses
 import statistics
 import time
-from collections.abc import Iterator
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterator
+from dataclasses import asdict, dataclass, field
 from typing import Any
 
 import torch
 from torch import Tensor
+from torch.nn import functional
 
 from askew import checks
 from askew.divergences import Divergence, NeuralBregman
-from askew.potentials import ICNN
-from askew.potentials.icnn.terms import NONNEGATIVE, Network
+from askew.potentials.icnn.terms import NONNEGATIVE
 from askew_paper.data.targets import DIM, target_pairs
 from askew_paper.experiment import MAE, Cell, Claim, Experiment, Outcome, Score
-from askew_paper.experiments.regression import SIZES, learn
+from askew_paper.experiments.regression import SIZES, learn_target
 from askew_paper.experiments.timing import interleaved, training_step
+from askew_paper.experiments.training import Plan
+from askew_paper.notes import read_notes
 
 __all__ = ["ABLATION", "VARIANTS", "Variant"]
 
 SETTINGS = ("euclidean/none", "xlogx/none", "xlogx/high")
 STEP = Score("step", "Processor time of a training step relative to the first line", lower_is_better=True, digits=2)
 ROUNDS = {"toy": 2, "quick": 15, "paper": 30}
-
-
-# ---------------------------------------------------------------------- the textbook's formula
+ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {
+    "softplus": functional.softplus,
+    "relu": torch.relu,
+    "squareplus": lambda a: (a + torch.sqrt(a * a + 4)) / 2,
+}
 
 
 class _DoubleBackpropagation(Divergence):
-    r"""The divergence of a plain network by the textbook's formula, with gradients by automatic differentiation.
+    r"""The divergence of a plain network by the textbook formula, with gradients by automatic differentiation.
 
     .. math:: D(x, y) = \phi(x) - \phi(y) - \langle \nabla\phi(y), x - y \rangle
 
-    Training differentiates the gradient once more, hence the name. It is what :class:`NeuralBregman` computes
-    in another form, and here to be compared with that: it is slower, and cancels where points are near.
+    Training differentiates the gradient a second time, hence the name. :class:`NeuralBregman` computes the same
+    function in another form. This one is slower, and it loses digits to cancellation where points are near.
 
     Parameters
     ----------
@@ -53,8 +56,8 @@ class _DoubleBackpropagation(Divergence):
     """
 
     def __init__(self, network: NeuralBregman) -> None:
-        potential = network.potential
-        if not (isinstance(potential, ICNN) and len(potential.terms) == 1):
+        potential: Any = network.potential
+        if len(potential.terms) != 1:
             must = "one without quadratic and separable terms"
             raise ValueError(checks.message("network of DoubleBackpropagation", must, repr(potential)))
         super().__init__(network.dim)
@@ -66,24 +69,16 @@ class _DoubleBackpropagation(Divergence):
 
     def _value(self, x: Tensor) -> Tensor:
         """Return phi(x), ``(n, dim) -> (n,)``, in plain operations."""
-        potential = self.network.potential
-        term = potential.terms[0]
-        if not isinstance(term, Network):
-            raise TypeError(checks.message("term of DoubleBackpropagation", "a network", type(term).__name__))
-        positive = NONNEGATIVE[term.nonnegative][0]
+        potential: Any = self.network.potential
+        [term] = potential.terms
+        positive, activation = NONNEGATIVE[term.nonnegative][0], ACTIVATIONS[term.activation.name]
         v = (x - potential.shift) * potential.inverse_spread if potential.calibrated else x
         lifts = list(term.lifts)
-        z = self._activated(v @ lifts[0][:-1] + lifts[0][-1], term.activation.name)
+        z = activation(v @ lifts[0][:-1] + lifts[0][-1])
         for mix, lift in zip(term.mixes, lifts[1:], strict=True):
-            z = self._activated(v @ lift[:-1] + lift[-1] + z @ positive(mix), term.activation.name)
-        value = z @ positive(term.out)
+            z = activation(v @ lift[:-1] + lift[-1] + z @ positive(mix))
+        value: Tensor = z @ positive(term.out)
         return value * potential.output_scale if potential.calibrated else value
-
-    @staticmethod
-    def _activated(a: Tensor, activation: str) -> Tensor:
-        if activation == "softplus":
-            return torch.nn.functional.softplus(a)
-        return a.relu() if activation == "relu" else (a + torch.sqrt(a * a + 4)) / 2
 
     def compute(self, x: Tensor, y: Tensor) -> Tensor:
         x, y = torch.broadcast_tensors(x, y)
@@ -96,19 +91,21 @@ class _DoubleBackpropagation(Divergence):
         return result if training else result.detach()
 
 
-# ---------------------------------------------------------------------- what is changed
+# ---------------------------------------------------------------------- variants
 
 
 @dataclass(frozen=True)
 class Variant:
-    """One line of the table: what it changes in the network and in the training.
+    """One row of the table: what it changes in the network and in the training.
 
     Parameters
     ----------
     network
         Arguments of :class:`NeuralBregman`.
-    learning_rate, schedule, calibrate
-        As in :func:`askew_paper.experiments.regression.learn`.
+    learning_rate, schedule
+        As in :class:`askew_paper.experiments.training.Plan`.
+    calibrate
+        Whether the scales of the network are set by the data.
     textbook
         Whether D is computed by double backpropagation.
     """
@@ -120,14 +117,9 @@ class Variant:
     textbook: bool = False
 
     def options(self) -> dict[str, Any]:
-        """Return all that the result depends on."""
-        return {
-            **self.network,
-            "learning_rate": self.learning_rate,
-            "schedule": self.schedule,
-            "calibrate": self.calibrate,
-            "textbook": self.textbook,
-        }
+        """Return it as options of a cell."""
+        options = asdict(self)
+        return {**options.pop("network"), **options}
 
     def model(self) -> Divergence:
         """Return a new network."""
@@ -186,7 +178,7 @@ def cells(scale: str, seeds: int) -> Iterator[Cell]:
     for seed in range(seeds):
         for setting in SETTINGS if scale != "toy" else SETTINGS[:1]:
             for method, variant in VARIANTS.items():
-                sizes = {"train": size.train, "test": size.test, "epochs": size.epochs, "batch": size.batch}
+                sizes = {name: size[name] for name in ("train", "test", "epochs", "batch")}
                 options = {**sizes, **variant.options(), "rounds": ROUNDS[scale]}
                 yield Cell("ablation", setting, method, seed, scale, tuple(sorted(options.items())))
 
@@ -197,35 +189,25 @@ def run(cell: Cell) -> Outcome:
     train, test = target_pairs(target, correlation, cell["train"], cell["test"], seed=cell.seed)
     variant = VARIANTS[cell.method]
     model = variant.model()
-    learned = learn(
-        model,
-        train,
-        test,
-        epochs=cell["epochs"],
-        batch=cell["batch"],
-        learning_rate=variant.learning_rate,
-        schedule=variant.schedule,
-        seed=cell.seed,
-        calibrate=variant.calibrate,
-    )
+    outcome = learn_target(model, train, test, Plan.of(cell), cell.seed, calibrate=variant.calibrate)
     batch = [torch.from_numpy(part[: cell["batch"]]) for part in train]
     steps = [training_step(some.model(), *batch) for some in (variant, VARIANTS["nbd"])]
-    own, usual = interleaved(steps, cell["rounds"], clock=time.process_time)
-    ratio = statistics.median(one / other for one, other in zip(own, usual, strict=True))
-    outcome = learned.outcome(step=ratio)
+    seconds, reference = interleaved(steps, cell["rounds"], clock=time.process_time)
+    ratio = statistics.median(one / other for one, other in zip(seconds, reference, strict=True))
+    chosen = dict(outcome.chosen)
     if isinstance(model, _DoubleBackpropagation):
-        difference = _difference(model.cpu(), batch[0], batch[1])
-        return dataclasses.replace(outcome, chosen={**outcome.chosen, "difference": difference})
-    return outcome
+        chosen["difference"] = _difference(model.cpu(), batch[0], batch[1])
+    return Outcome({**outcome.scores, "step": ratio}, outcome.curves, chosen)
 
 
 @torch.no_grad()
 def _difference(model: _DoubleBackpropagation, x: Tensor, y: Tensor) -> float:
-    """Return how far the two forms of D are apart at most, relative to the largest value."""
+    """Return the largest difference between the two forms of D, relative to the largest value."""
     ours: Tensor = model.network(x, y)
     return float((model(x, y) - ours).abs().max() / ours.abs().max())
 
 
+NOTES = read_notes("ablation")
 ABLATION = Experiment(
     "ablation",
     "What each choice in our network and its training is worth",
@@ -235,57 +217,19 @@ ABLATION = Experiment(
     minutes={"toy": 0.1, "quick": 1.5, "paper": 150.0},
     cells=cells,
     run=run,
+    notes=NOTES.notes,
     claims=(
+        Claim(NOTES.claim("relu-plain"), MAE.name, ("plain, softplus",), ("plain, ReLU",), factor=0.5),
+        Claim(NOTES.claim("relu-terms"), MAE.name, ("nbd",), ("ReLU",), factor=0.5),
+        Claim(NOTES.claim("width"), MAE.name, ("plain, 64x64", "plain, 256x256"), ("plain",), each=True, factor=1.25),
         Claim(
-            "ReLU fails: softplus has less than half of its error",
-            MAE.name,
-            ("plain, softplus",),
-            ("plain, ReLU",),
-            factor=0.5,
-        ),
-        Claim(
-            "ReLU fails also with a quadratic and a separable term beside it: less than half of its error",
-            MAE.name,
-            ("nbd",),
-            ("ReLU",),
-            factor=0.5,
-        ),
-        Claim(
-            "Robust to width: with 64 or 256 units the error is at most a quarter larger",
-            MAE.name,
-            ("plain, 64x64", "plain, 256x256"),
-            ("plain",),
-            each=True,
-            factor=1.25,
-        ),
-        Claim(
-            "Robust to depth: with 1, 3 or 4 layers the error is at most a quarter larger",
+            NOTES.claim("depth"),
             MAE.name,
             ("plain, 128", "plain, 128x128x128", "plain, 128x128x128x128"),
             ("plain",),
             each=True,
             factor=1.25,
         ),
-        Claim(
-            "The residual form trains faster than double backpropagation",
-            STEP.name,
-            ("plain",),
-            ("plain, double backpropagation",),
-        ),
-    ),
-    notes=(
-        "nbd is our network as it is by default: squareplus, 2 x 128 units, softplus of raw weights that start as "
-        "averages, a quadratic and a separable term, scales set by the data, a learning rate of 0.03 that rises "
-        "over the first 2.5 % of the steps and then falls to 0. Each other line changes what its name says.",
-        "plain has neither of the two terms. What concerns the network is changed there, as the terms alone "
-        "can represent these targets and would hide it. init linear: raw weights start as those of torch.nn.Linear do.",
-        "ReLU has no curvature: D is 0 for near points and its gradient teaches nothing through y. With the two terms "
-        "beside it, these represent what it cannot.",
-        "double backpropagation computes the same function by the textbook's formula. Its weights begin alike and "
-        "the pairs come in the same order, so that errors differ by rounding only, which training enlarges. Each of "
-        "its rows has the largest difference of D in the two forms after training, relative to the largest D, under "
-        "chosen, difference.",
-        "The processor time of a step is measured in turn with one of nbd. Two runs of one seed differ in this "
-        "ratio, but not in the error.",
+        Claim(NOTES.claim("residual-form"), STEP.name, ("plain",), ("plain, double backpropagation",)),
     ),
 )

@@ -1,4 +1,4 @@
-"""Entailment between words: learned divergences that say which of two words includes the other."""
+"""Entailment between words: learned divergences that tell which of two words includes the other."""
 
 from __future__ import annotations
 
@@ -9,7 +9,6 @@ from typing import Any
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from scipy.stats import rankdata
 from torch import nn
 
 from askew import checks, metrics
@@ -26,24 +25,24 @@ from askew_paper.experiments.entailment_task import (
     pair_rows,
     random_lexicon,
 )
-from askew_paper.experiments.entailment_training import Cosine, OrderEmbedding, Plan, learn
+from askew_paper.experiments.entailment_training import Cosine, EntailmentLoss, OrderEmbedding, learn_entailment
+from askew_paper.experiments.training import Plan
+from askew_paper.notes import read_notes
 
 __all__ = ["ENTAILMENT", "divergences", "judge_pairs", "retrieval", "validate", "word_model"]
 
 METHODS = ("cosine", "mahalanobis", "deep-div", "deepnorm", "widenorm", "iqe", "mrn", "order", "nbd-paper", "nbd")
-OTHERS = tuple(method for method in METHODS if not method.startswith("nbd"))
-# Those whose arguments are better swapped, by the validation scores; norms the encoder can turn round itself.
+# Divergences that take the second word first, by the validation scores; an encoder can reverse a norm itself.
 SWAPPED = ("deep-div", "nbd-paper", "nbd")
 # Pairs that are evaluated at a time.
 BLOCK = 8192
-# What is not in the catalogue, or not as it is here.
+# Divergences that are not in the catalogue, or differ from it.
 OWN: dict[str, Callable[[int], Divergence]] = {
     "cosine": Cosine,
     "order": OrderEmbedding,
     "nbd": lambda dim: NeuralBregman(dim, quadratic=0),
 }
-
-# The rates that a run at paper scale chooses from, by the mean of the validation scores.
+# Learning rates at paper scale, where each run chooses one by the mean of the validation scores.
 RATES = (1e-3, 3e-3, 1e-2)
 # The better of 0.003 and 0.01 for each method, after one epoch with seed 0.
 BEST_RATE = {method: 1e-2 if method in ("mahalanobis", *SWAPPED) else 3e-3 for method in METHODS}
@@ -54,21 +53,12 @@ PLANS: dict[str, dict[str, Value]] = {
 }
 
 
-# ---------------------------------------------------------------------- judging
+# ---------------------------------------------------------------------- scores
 
 
 @torch.no_grad()
 def divergences(model: Divergence, vectors: WordVectors, pairs: Rows) -> NDArray[np.float64]:
-    """Return D(first, second) of pairs of words.
-
-    Parameters
-    ----------
-    model
-        Takes word vectors.
-    vectors
-        Of all words.
-    pairs
-        Rows of the vectors, ``(n, 2)``.
+    """Return D(first, second) of pairs of words, given as rows of the vectors, ``(n, 2) -> (n,)``.
 
     Examples
     --------
@@ -82,20 +72,11 @@ def divergences(model: Divergence, vectors: WordVectors, pairs: Rows) -> NDArray
 
 
 def judge_pairs(model: Divergence, vectors: WordVectors, pairs: WordPairs) -> dict[str, float]:
-    """Return how well a divergence agrees with what people said of pairs: whatever the pairs allow to compute.
+    """Return how well a divergence agrees with human judgements of pairs: the scores that the pairs allow to compute.
 
     With labels: the average precision of the pairs that hold when all are sorted by D, smallest first, and the
     direction accuracy, the share of those that hold for which D(first, second) < D(second, first), equal ones counting
-    half. With scores: Spearman's correlation of them with -D. Pairs without vectors are left out.
-
-    Parameters
-    ----------
-    model
-        Takes word vectors.
-    vectors
-        Of all words.
-    pairs
-        With labels, scores or both.
+    half. With scores: Spearman's correlation of them with -D, 0 if all are equal. Pairs without vectors are left out.
 
     Examples
     --------
@@ -110,28 +91,19 @@ def judge_pairs(model: Divergence, vectors: WordVectors, pairs: WordPairs) -> di
         raise ValueError(checks.message("pairs", must, f"{len(pairs)} pairs, none of them"))
     rows = pair_rows(vectors, zip(known.first, known.second, strict=True))
     values = divergences(model, vectors, rows)
-    found: dict[str, float] = {}
+    scores: dict[str, float] = {}
     if known.labels is not None and known.labels.any():
-        found["average precision"] = average_precision(values, known.labels)
-        found["direction"] = _direction(model, vectors, rows[known.labels])
+        scores["average precision"] = average_precision(values, known.labels)
+        scores["direction"] = _direction(model, vectors, rows[known.labels])
     if known.scores is not None and len(known) > 1:
-        found["spearman"] = _spearman(-values, known.scores)
-    return found
+        scores["spearman"] = metrics.spearman(known.scores, -values, constant=0.0)
+    return scores
 
 
 def retrieval(model: Divergence, vectors: WordVectors, lexicon: Lexicon) -> float:
     """Return the mean average precision with which held-out mammals find the words above them.
 
-    All words of the part of the taxonomy but the query are sorted by D(query, word).
-
-    Parameters
-    ----------
-    model
-        Takes word vectors.
-    vectors
-        Of all words.
-    lexicon
-        With the queries and the taxonomy of mammals.
+    All words of the taxonomy of mammals but the query are sorted by D(query, word).
 
     Examples
     --------
@@ -143,16 +115,16 @@ def retrieval(model: Divergence, vectors: WordVectors, lexicon: Lexicon) -> floa
     for word, upper in lexicon.mammals.pairs(vectors):
         above.setdefault(word, set()).add(upper)
     pool = sorted({word for words in lexicon.mammals.words.values() for word in words if word in vectors})
-    found = []
+    precisions = []
     for query in lexicon.queries():
         items = [word for word in pool if word != query]
         values = divergences(model, vectors, pair_rows(vectors, ((query, word) for word in items)))
-        found.append(average_precision(values, np.array([word in above[query] for word in items])))
-    return float(np.mean(found))
+        precisions.append(average_precision(values, np.array([word in above[query] for word in items])))
+    return float(np.mean(precisions))
 
 
 def validate(model: Divergence, task: Task) -> dict[str, float]:
-    """Return the scores that settings are chosen by, none of which looks at a test set.
+    """Return the validation scores, by which settings are chosen.
 
     The average precision is of held-out words and the words above them, among as many pairs that do not hold: a third
     reversed, a third of siblings, a third random.
@@ -172,12 +144,12 @@ def validate(model: Divergence, task: Task) -> dict[str, float]:
     wrong = np.stack([np.where(kind == 0, second, first), np.choose(kind, [first, siblings, anything])], 1)
     wrong = wrong[~task.holds(*wrong.T)]
     values = divergences(model, task.vectors, np.concatenate([task.validation, wrong]))
-    found = {
+    scores = {
         "average precision": average_precision(values, np.arange(len(values)) < len(first)),
         "direction": _direction(model, task.vectors, task.validation),
     }
     graded = task.graded_validation
-    return found | (judge_pairs(model, task.vectors, graded) if len(graded) > 1 else {})
+    return scores | (judge_pairs(model, task.vectors, graded) if len(graded) > 1 else {})
 
 
 def average_precision(values: NDArray[np.float64], holds: NDArray[np.bool_]) -> float:
@@ -188,12 +160,6 @@ def average_precision(values: NDArray[np.float64], holds: NDArray[np.bool_]) -> 
 def _direction(model: Divergence, vectors: WordVectors, rows: Rows) -> float:
     there, back = divergences(model, vectors, rows), divergences(model, vectors, rows[:, ::-1])
     return float(np.mean((there < back) + 0.5 * (there == back)))
-
-
-def _spearman(first: NDArray[np.float64], second: NDArray[np.float64]) -> float:
-    """Return Spearman's correlation; 0 where one of them is constant."""
-    ranks = np.stack([rankdata(first), rankdata(second)])
-    return float(np.corrcoef(ranks)[0, 1]) if (ranks.std(1) > 0).all() else 0.0
 
 
 # ---------------------------------------------------------------------- the experiment
@@ -209,14 +175,12 @@ def word_model(
     method
         A name of the catalogue, ``"order"``, or ``"cosine"``, which has no encoder.
     vectors
-        The encoder first scales each feature by their means and deviations.
-    dim
-        Features of the image of a word.
-    widths
-        Hidden layers of the encoder.
+        The encoder first standardises each feature by them.
+    dim, widths
+        Features of the embedding of a word, and hidden layers of the encoder.
     swapped
         Whether the divergence takes the second word first. None does so for Bregman divergences: they are most curved
-        in the middle, where general words then are, and specific ones around them.
+        in the centre, where general words then are, with specific ones around them.
 
     Examples
     --------
@@ -236,7 +200,7 @@ def word_model(
 
 
 def options(scale: str, setting: str, method: str) -> dict[str, Value]:
-    """Return what the result of a method depends on, beside the data."""
+    """Return what the result of a method depends on, apart from the data."""
     if method == "cosine":
         return {}
     rates = RATES if scale == "paper" else (BEST_RATE[method],)
@@ -251,32 +215,32 @@ def cells(scale: str, seeds: int) -> Iterator[Cell]:
 
 
 @functools.lru_cache(maxsize=1)
-def _prepared(setting: str) -> tuple[Lexicon, Task]:
-    """Return what is read and what is learned from; several cells of one process share it."""
+def _data(setting: str) -> tuple[Lexicon, Task]:
     lexicon = random_lexicon() if setting == "random tree" else load_lexicon()
     return lexicon, make_task(lexicon.vectors, lexicon.taxonomy, lexicon.held_out(), lexicon.hyperlex)
 
 
-def run(cell: Cell) -> Outcome:
-    """Learn with each rate, keep what is best on the validation words, and judge that by the test sets."""
-    lexicon, task = _prepared(cell.setting)
-    tried: list[tuple[float, dict[str, Any], Embedded]] = []
+def _learned(cell: Cell, task: Task) -> tuple[Embedded, dict[str, Any]]:
+    """Return the model with the best mean validation score among the learning rates, and these scores."""
     if cell.method == "cosine":
-        model = word_model("cosine", lexicon.vectors)
-        tried.append((0.0, {"validation": validate(model, task)}, model))
-    else:
-        for rate in cell["learning_rates"]:
-            torch.manual_seed(cell.seed)
-            model = word_model(cell.method, lexicon.vectors, cell["dim"], cell["widths"], swapped=cell["swapped"])
-            plan = Plan(
-                learning_rate=rate,
-                **{name: cell[name] for name in ("epochs", "batch", "random", "graded_weight", "noise")},
-            )
-            history = learn(model, task, plan, cell.seed)
-            found = validate(model, task)
-            chosen = {"learning rate": rate, "validation": found, "loss": history["loss"][-1]}
-            tried.append((sum(found.values()) / len(found), chosen, model))
-    _, chosen, model = max(tried, key=lambda entry: entry[0])
+        model = word_model("cosine", task.vectors)
+        return model, {"validation": validate(model, task)}
+    trials: list[tuple[float, Embedded, dict[str, Any]]] = []
+    for rate in cell["learning_rates"]:
+        torch.manual_seed(cell.seed)
+        model = word_model(cell.method, task.vectors, cell["dim"], cell["widths"], swapped=cell["swapped"])
+        loss = EntailmentLoss(task, **{name: cell[name] for name in ("random", "graded_weight", "noise")})
+        history = learn_entailment(model, loss, Plan(cell["epochs"], cell["batch"], (rate,)), cell.seed)
+        scores = validate(model, task)
+        chosen = {"learning rate": rate, "validation": scores, "loss": history["loss"][-1]}
+        trials.append((sum(scores.values()) / len(scores), model, chosen))
+    return max(trials, key=lambda trial: trial[0])[1:]
+
+
+def run(cell: Cell) -> Outcome:
+    """Learn, choose the learning rate on the validation words, and evaluate on the test sets."""
+    lexicon, task = _data(cell.setting)
+    model, chosen = _learned(cell, task)
     vectors = lexicon.vectors
     bless, wbless = (judge_pairs(model, vectors, pairs) for pairs in (lexicon.bless, lexicon.wbless))
     test = lexicon.hyperlex.where("fold", "test")
@@ -293,48 +257,32 @@ def run(cell: Cell) -> Outcome:
     )
 
 
+SCORES = {
+    "bless-direction": "Direction accuracy, BLESS",
+    "wbless-ap": "Average precision, WBLESS",
+    "wbless-direction": "Direction accuracy, WBLESS",
+    "hyperlex": "Spearman, HyperLex test",
+    "hyperlex-nouns": "Spearman, HyperLex test nouns",
+    "mammals": "MAP, hypernyms of mammals",
+}
+NOTES = read_notes("entailment")
 ENTAILMENT = Experiment(
     "entailment",
     "Entailment between words: which of two words includes the other",
     ("beyond the paper",),
-    (
-        Score("bless-direction", "Direction accuracy, BLESS", lower_is_better=False),
-        Score("wbless-ap", "Average precision, WBLESS", lower_is_better=False),
-        Score("wbless-direction", "Direction accuracy, WBLESS", lower_is_better=False),
-        Score("hyperlex", "Spearman, HyperLex test", lower_is_better=False),
-        Score("hyperlex-nouns", "Spearman, HyperLex test nouns", lower_is_better=False),
-        Score("mammals", "MAP, hypernyms of mammals", lower_is_better=False),
-    ),
+    tuple(Score(name, label, lower_is_better=False) for name, label in SCORES.items()),
     seeds={"toy": 1, "quick": 1, "paper": 5},
     minutes={"toy": 0.2, "quick": 8.0, "paper": 500.0},
     cells=cells,
     run=run,
-    needs=("lexent: GloVe vectors, HyperLex, BLESS, WBLESS", "wordnet: nouns, mammals"),
+    needs=NOTES.needs,
+    notes=NOTES.notes,
     claims=tuple(
-        Claim(f"{asked}: NBD is ahead of {name}", score, ("nbd-paper", "nbd"), methods)
-        for asked, score in (("BLESS", "bless-direction"), ("WBLESS", "wbless-ap"), ("HyperLex", "hyperlex"))
-        for name, methods in (("cosine and Mahalanobis", ("cosine", "mahalanobis")), ("all other methods", OTHERS))
-    ),
-    notes=(
-        "Frozen GloVe vectors of 100 features go through a learned encoder, one for both words (100-256-64, ReLU), "
-        "into a divergence that is to be small from a word to one above it and large otherwise. All methods but "
-        "cosine have the same encoder, pairs, negatives and epochs; cosine is of the vectors as they are.",
-        "Learned from: nouns of WordNet and words up to 4 steps above them, and the training part of HyperLex with "
-        "its degrees, the same for all methods. No word that is the first of a pair of BLESS, WBLESS or the test "
-        "part of HyperLex, and none of the mammals that are asked about, is the more specific word of a pair that "
-        "is learned from. It may be the more general one.",
-        "Settings were chosen by validation scores only, with seed 0 and one epoch: pairs of 5 % of the nouns, "
-        "held out of training, and the pairs of HyperLex's training and validation parts that are not learned "
-        "from. Each row has these scores. quick takes the best learning rate; paper tries three in each run.",
-        "nbd, nbd-paper and deep-div take the second word first: as they stand they did worse on the validation "
-        "words. A Bregman divergence is learned more easily with general words in its curved middle. The quadratic "
-        "term of nbd, which is symmetric, is left out for the same reason.",
-        "order embeddings, IQE, MRN and Deepnorm are made for relations that pass on from word to word, as this one "
-        "does: if D(x, y) and D(y, z) are 0, so is D(x, z). A Bregman divergence need not be like that.",
-        "Direction accuracy: the share of true pairs with D(word, upper) < D(upper, word), ties counting half, so "
-        "that symmetric distances have .5. Average precision: of the true pairs among all, smallest D first. "
-        "HyperLex: correlation of -D with the degree, over all test pairs, a sixth of which are verbs, and over "
-        "nouns. Mammals: each of half of the words in WordNet's mammal tree ranks all words of that tree.",
-        "quick has 2 epochs; paper is 5 seeds and 8 epochs. There is nothing like it in the paper.",
+        Claim(NOTES.claim(f"{test}-{others}"), score, ("nbd-paper", "nbd"), methods)
+        for test, score in (("bless", "bless-direction"), ("wbless", "wbless-ap"), ("hyperlex", "hyperlex"))
+        for others, methods in (
+            ("symmetric", ("cosine", "mahalanobis")),
+            ("all", tuple(method for method in METHODS if not method.startswith("nbd"))),
+        )
     ),
 )

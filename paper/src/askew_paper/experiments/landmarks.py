@@ -1,32 +1,46 @@
-"""Distances in a graph learned from the distances to landmarks: what the shortest-path experiments share."""
+"""Distances in a graph learned from the distances to landmarks: the common part of the shortest-path experiments."""
 
 from __future__ import annotations
 
+import functools
 import math
-from collections.abc import Sequence
-from dataclasses import asdict, dataclass, fields
+from collections.abc import Callable
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 from scipy.sparse import csr_array
-from torch import Tensor, nn
-from torch.optim import Adam, Optimizer
+from torch import Tensor
 
 from askew import metrics
 from askew.divergences import Divergence, Embedded, make
 from askew.encoders import MLP
 from askew.losses import Regression
-from askew.training import TrainingDivergedError, fit
 from askew_paper.data.graphs import landmark_distances, node_features, pair_distances, random_pairs
 from askew_paper.experiment import Cell, Score, Value
+from askew_paper.experiments.training import Plan, learn
 
-__all__ = ["R2", "SPEARMAN", "Learned", "Plan", "Task", "learn", "make_task", "predict", "score"]
+__all__ = ["LEARNED", "NORMS", "PLAIN", "R2", "ROOTS", "SIZES", "SPEARMAN", "TRAINING"]
+__all__ += ["Task", "learn_distances", "make_task", "predict", "predictions", "score", "task_of"]
 
 R2 = Score("r2", "R²", lower_is_better=False)
 SPEARMAN = Score("spearman", "Spearman", lower_is_better=False)
-# Of the training pairs, where learning rates are compared.
+NORMS, ROOTS, PLAIN = ("deepnorm", "widenorm"), ("bregman-sqrt", "bregman-gs"), ("nbd-paper", "nbd")
+LEARNED = ("mahalanobis", "mahalanobis-norm", "deep-div", *NORMS, *PLAIN, *ROOTS, "iqe", "mrn")
+SIZES: dict[str, dict[str, Value]] = {
+    "toy": {"train": 300, "test": 100, "landmarks": 4, "noise": 0.2, "distractors": 4},
+    "quick": {"train": 12_000, "test": 4_000, "landmarks": 32, "noise": 0.2, "distractors": 96},
+    "paper": {"train": 50_000, "test": 10_000, "landmarks": 32, "noise": 0.2, "distractors": 96},
+}
+# The plan, and the hidden layers and outputs of the encoder.
+_LINEAR: dict[str, Value] = {"rates": (3e-3, 1e-2), "schedule": "linear"}
+TRAINING: dict[str, dict[str, Value]] = {
+    "toy": _LINEAR | {"epochs": 2, "batch": 50, "trial_epochs": 1, "widths": (16,), "out": 8},
+    "quick": _LINEAR | {"epochs": 10, "batch": 256, "trial_epochs": 2, "widths": (256,), "out": 64},
+}
+# Share of the training pairs on which learning rates are compared.
 VALIDATION_SHARE = 0.1
 # Pairs that are predicted at a time.
 BLOCK_PAIRS = 10_000
@@ -36,18 +50,18 @@ Targets = NDArray[np.float32]
 
 @dataclass(frozen=True)
 class Task:
-    """Pairs of nodes whose distances are learned from, and others for the test.
+    """Training and test pairs of nodes with their distances.
 
     Attributes
     ----------
     features : tensor of shape (n, dim)
-        What is known of each node, float32.
+        Of each node, float32.
     train, test : tensor of shape (m, 2)
         Pairs of nodes.
     train_targets, test_targets : array of shape (m,)
         Their distances, in units of the mean distance of training pairs.
-    test_reverse : array of shape (m,) or None
-        Distances of the test pairs the other way.
+    test_reverse : array of shape (m,) or (0,)
+        Distances of the test pairs in the other direction, if they are wanted.
     """
 
     features: Tensor
@@ -55,7 +69,7 @@ class Task:
     test: Tensor
     train_targets: Targets
     test_targets: Targets
-    test_reverse: Targets | None = None
+    test_reverse: Targets
 
 
 def make_task(
@@ -77,15 +91,15 @@ def make_task(
     graph
         Lengths of edges, ``(n, n)``; all nodes reach each other.
     directed
-        Whether its two directions differ; then features have the distances from landmarks too.
+        Whether its two directions differ; then the features include the distances from landmarks.
     train, test
-        Numbers of pairs; fewer of both, in this proportion, where the graph has not so many.
+        Numbers of pairs; fewer of both, in this proportion, if the graph has fewer.
     landmarks, noise, distractors
         Of the features.
     seed
         Of landmarks, features and pairs.
     reverse
-        Whether to find the distances of test pairs the other way too.
+        Whether to compute the distances of test pairs in the other direction as well.
 
     Examples
     --------
@@ -99,180 +113,113 @@ def make_task(
     features = torch.from_numpy(node_features(distances, noise, distractors, seed))
     pairs = random_pairs(graph.shape[0], train + test, seed)
     border = max(1, round(len(pairs) * test / (train + test)))
-    # Together, so that a node that is the first of both kinds is searched from once.
+    # Together, so that there is one search from each node.
     backward = pairs[:border, ::-1] if reverse else pairs[:0]
-    found = pair_distances(graph, np.concatenate([pairs, backward]))
-    targets = (found / found[border : len(pairs)].mean()).astype(np.float32)
+    distances = pair_distances(graph, np.concatenate([pairs, backward]))
+    targets = (distances / distances[border : len(pairs)].mean()).astype(np.float32)
     targets, back = targets[: len(pairs)], targets[len(pairs) :]
     nodes = torch.from_numpy(pairs)
-    return Task(features, nodes[border:], nodes[:border], targets[border:], targets[:border], back if reverse else None)
+    return Task(features, nodes[border:], nodes[:border], targets[border:], targets[:border], back)
+
+
+@functools.lru_cache(maxsize=1)  # the methods of one graph come one after the other
+def _task(graph: Callable[..., csr_array], arguments: tuple[Any, ...], **settings: Any) -> Task:
+    return make_task(graph(*arguments), **settings)
+
+
+def task_of(cell: Cell, graph: Callable[..., csr_array], *arguments: Any, **directions: bool) -> Task:
+    """Return the task of a cell in the graph that ``graph(*arguments)`` makes; the last one is kept."""
+    sizes = {name: cell[name] for name in SIZES[cell.scale]}
+    return _task(graph, arguments, seed=cell.seed, **sizes, **directions)
 
 
 # ---------------------------------------------------------------------- training
 
 
-@dataclass(frozen=True)
-class Plan:
-    """How a divergence and the encoder in front of it are trained.
-
-    Parameters
-    ----------
-    epochs, batch
-        Passes over the training pairs, and pairs in a batch.
-    rates
-        Learning rates. Where ``schedule`` is "linear", the one that is best on held-out training pairs after
-        ``trial_epochs`` is taken; it rises and falls as in :func:`askew.fit`, and the weights of the epoch that is best
-        on those pairs are kept. Where it is "steps", they follow each other, each for as many epochs as the others,
-        all training pairs are learned from and the last weights are kept, as in the paper.
-    schedule
-        "linear" or "steps".
-    trial_epochs
-        Epochs of the comparison of learning rates.
-    widths, out
-        Hidden layers and outputs of the encoder.
-    """
-
-    epochs: int
-    batch: int
-    rates: tuple[float, ...]
-    schedule: str
-    trial_epochs: int
-    widths: tuple[int, ...]
-    out: int
-
-    def options(self) -> dict[str, Value]:
-        """Return it as options of a cell."""
-        return asdict(self)
-
-    @classmethod
-    def of(cls, cell: Cell) -> Plan:
-        """Return the plan whose options a cell has."""
-        return cls(**{field.name: cell[field.name] for field in fields(cls)})
-
-
-@dataclass(frozen=True)
-class Learned:
-    """A trained model, and what was chosen and happened on the way to it."""
-
-    model: Divergence
-    chosen: dict[str, Any]
-
-
-class _Steps(Adam):
-    """Adam with learning rates that follow each other, in place of the schedule of the training loop."""
-
-    def __init__(self, parameters: Sequence[nn.Parameter], rates: Sequence[float], steps: int) -> None:
-        super().__init__(parameters, lr=rates[0], fused=True)
-        self.rates, self.steps, self.taken = tuple(rates), steps, 0
-
-    def step(self, closure: Any = None) -> Any:
-        """Take one step with the learning rate whose turn it is."""
-        for group in self.param_groups:
-            group["lr"] = self.rates[min(self.taken * len(self.rates) // self.steps, len(self.rates) - 1)]
-        self.taken += 1
-        return super().step(closure)
-
-
-def learn(method: str, task: Task, plan: Plan, seed: int) -> Learned:
+def learn_distances(
+    method: str, task: Task, plan: Plan, seed: int, *, widths: tuple[int, ...], out: int
+) -> tuple[Divergence, dict[str, Any]]:
     """Train a divergence of the catalogue behind an encoder by its squared error on the training pairs.
-
-    The test pairs are not looked at.
 
     Parameters
     ----------
     method
         A name of :func:`askew.divergences.names`.
     task
-        The pairs.
+        The pairs; the test pairs are not used.
     plan
-        How to train.
+        With the schedule "linear", the rate with the smallest error on held-out training pairs after some epochs is
+        taken; it rises and falls as in :func:`askew.fit`, and the weights of the epoch that is best on those pairs are
+        kept. With "steps", the rates follow each other, each for the same number of epochs, all training pairs are used
+        and the last weights are kept, as in the paper.
     seed
         Of weights, of the order of pairs and of which of them are held out.
+    widths, out
+        Hidden layers and outputs of the encoder.
+
+    Returns
+    -------
+    model, chosen
+        The divergence between features; the learning rate, if it was chosen, and how the training ended.
 
     Examples
     --------
     >>> from askew_paper.data.graphs import make_graph
     >>> task = make_task(make_graph("traffic", side=5), directed=True, train=300, test=100, landmarks=4, noise=0.0,
     ...                  distractors=0, seed=0)
-    >>> plan = Plan(epochs=30, batch=50, rates=(3e-3,), schedule="linear", trial_epochs=1, widths=(32,), out=8)
-    >>> found = learn("mahalanobis-norm", task, plan, seed=0)
-    >>> score(task.test_targets, predict(found.model, task.features, task.test))["r2"] > 0.5
+    >>> plan = Plan(epochs=30, batch=50, rates=(3e-3,), schedule="linear")
+    >>> model, _ = learn_distances("mahalanobis-norm", task, plan, seed=0, widths=(32,), out=8)
+    >>> score(task.test_targets, predict(model, task.features, task.test))["r2"] > 0.5
     True
     """
-    everything = torch.arange(len(task.train))
+
+    def parts(rows: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        first, second = task.train[rows].T
+        return task.features[first], task.features[second], torch.from_numpy(task.train_targets)[rows]
+
+    def trained(plan: Plan, rows: Tensor, **settings: Any) -> tuple[Divergence, str]:
+        with torch.random.fork_rng(devices=[]):
+            torch.default_generator.manual_seed(seed)
+            model = Embedded(MLP(task.features.shape[1], out, widths), make(method, out))
+        learned = learn(model, parts(rows), Regression(), seed=seed, **{**plan.settings(), **settings})
+        return model, learned.stopped
+
+    # The rates themselves are the schedule, or the schedule is that of askew.fit.
+    own = replace(plan, schedule=None)
+    order = torch.arange(len(task.train))
     if plan.schedule == "steps":
-        model, stopped = _train(method, task, plan, plan.rates, plan.epochs, everything, None, seed)
-        return Learned(model, {"stopped": stopped})
-    held = math.ceil(VALIDATION_SHARE * len(everything))
-    order = everything[torch.randperm(len(everything), generator=torch.Generator().manual_seed(seed))]
-    rows, validation = order[held:], order[:held]
-    errors = {}
-    for rate in plan.rates if len(plan.rates) > 1 else ():
-        model, _ = _train(method, task, plan, (rate,), plan.trial_epochs, rows, validation, seed)
-        errors[rate] = _mse(
-            task.train_targets[validation.numpy()], predict(model, task.features, task.train[validation])
-        )
-    rate = min(errors, key=errors.__getitem__, default=plan.rates[0])
-    model, stopped = _train(method, task, plan, (rate,), plan.epochs, rows, validation, seed)
-    return Learned(model, {"learning_rate": rate, "stopped": stopped})
+        rates = plan.rates
+
+        def rate_at(step: int, steps: int) -> float:
+            return rates[min(step * len(rates) // steps, len(rates) - 1)]
+
+        model, stopped = trained(own, order, learning_rate=1.0, schedule=rate_at)
+        return model, {"stopped": stopped}
+    order = order[torch.randperm(len(order), generator=torch.Generator().manual_seed(seed))]
+    held_out, rows = order.split([held := math.ceil(VALIDATION_SHARE * len(order)), len(order) - held])
+
+    def trial_error(trial: Plan) -> float:
+        model, _ = trained(trial, rows, validation=parts(held_out))
+        return _mse(task.train_targets[held_out.numpy()], predict(model, task.features, task.train[held_out]))
+
+    best, _ = own.with_best_rate(trial_error)
+    model, stopped = trained(best, rows, validation=parts(held_out))
+    return model, {"learning_rate": best.rates[0], "stopped": stopped}
 
 
-def _train(
-    method: str,
-    task: Task,
-    plan: Plan,
-    rates: tuple[float, ...],
-    epochs: int,
-    rows: Tensor,
-    validation: Tensor | None,
-    seed: int,
-) -> tuple[Divergence, str]:
-    """Return a new model that has learned from some training pairs, and how the training ended."""
-    with torch.random.fork_rng(devices=[]):
-        torch.default_generator.manual_seed(seed)
-        model = Embedded(MLP(task.features.shape[1], plan.out, plan.widths), make(method, plan.out))
-
-    def parts(some: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        first, second = task.train[some].T
-        return task.features[first], task.features[second], torch.from_numpy(task.train_targets)[some]
-
-    def optimizer(parameters: Sequence[nn.Parameter]) -> Optimizer:
-        return _Steps(parameters, rates, epochs * math.ceil(len(rows) / plan.batch))
-
-    try:
-        history = fit(
-            model,
-            parts(rows),
-            Regression(),
-            epochs=epochs,
-            batch_size=plan.batch,
-            learning_rate=rates[0],
-            optimizer=optimizer if plan.schedule == "steps" else None,
-            validation=None if validation is None else parts(validation),
-            seed=seed,
-            progress=False,
-        )
-    except TrainingDivergedError as error:
-        # The model has its last good weights.
-        return model, error.history.stopped
-    return model, history.stopped
-
-
-# ---------------------------------------------------------------------- scores
+def predictions(cell: Cell, task: Task, *pairs: Tensor) -> tuple[list[Targets], dict[str, Any]]:
+    """Return the predictions of the method of a cell for sets of pairs, and the settings that were chosen for it."""
+    if cell.method == "mean":
+        mean = task.train_targets.mean()
+        return [np.full(len(nodes), mean, np.float32) for nodes in pairs], {}
+    shape = {"widths": cell["widths"], "out": cell["out"]}
+    model, chosen = learn_distances(cell.method, task, Plan.of(cell), cell.seed, **shape)
+    return [predict(model, task.features, nodes) for nodes in pairs], chosen
 
 
 @torch.no_grad()
 def predict(model: Divergence, features: Tensor, pairs: Tensor) -> Targets:
-    """Return what a model says of pairs of nodes, ``(m,)``; each node that occurs is looked up as often as it does.
-
-    Parameters
-    ----------
-    model
-        A divergence between features.
-    features
-        Of all nodes, ``(n, dim)``.
-    pairs
-        Nodes, ``(m, 2)``.
+    """Return the divergence of pairs of nodes, ``(m, 2) -> (m,)``, from the features of all nodes, ``(n, dim)``.
 
     Examples
     --------
@@ -280,31 +227,20 @@ def predict(model: Divergence, features: Tensor, pairs: Tensor) -> Targets:
     array([4.], dtype=float32)
     """
     like = next(iter(model.parameters()), features)
-    values = [model(*(features[nodes].to(like) for nodes in some.T)).cpu() for some in pairs.split(BLOCK_PAIRS)]
+    values = [model(*(features[nodes].to(like) for nodes in block.T)).cpu() for block in pairs.split(BLOCK_PAIRS)]
     return torch.cat(values).numpy()
 
 
 def score(targets: Targets, predictions: Targets) -> dict[str, float]:
-    """Return the mean squared error, R² and the rank correlation of predictions.
-
-    Predictions that are all alike have no order; their rank correlation counts as 0.
-
-    Parameters
-    ----------
-    targets, predictions
-        Distances, ``(m,)``.
+    """Return the mean squared error, R² and the rank correlation of predictions, which is 0 if they are all equal.
 
     Examples
     --------
     >>> score(np.float32([1, 2, 3]), np.float32([2, 2, 2]))
     {'mse': 0.666..., 'r2': 0.0, 'spearman': 0.0}
     """
-    constant = bool((predictions == predictions[0]).all())
-    return {
-        "mse": _mse(targets, predictions),
-        "r2": metrics.r2(targets, predictions),
-        "spearman": 0.0 if constant else metrics.spearman(targets, predictions),
-    }
+    order = metrics.spearman(targets, predictions, constant=0.0)
+    return {"mse": _mse(targets, predictions), "r2": metrics.r2(targets, predictions), "spearman": order}
 
 
 def _mse(targets: Targets, predictions: Targets) -> float:
