@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import fcntl
 import gc
+import json
 import logging
 import os
 import re
@@ -23,8 +24,10 @@ import torch
 from torch import Tensor, nn
 
 from askew.divergences import Divergence, Embedded, make
-from askew.search import milvus_collection
+from askew.search import milvus_client
 from askew.search.milvus import MilvusIndex
+
+pymilvus = pytest.importorskip("pymilvus")
 
 Make = Callable[..., MilvusIndex]
 DIRECTIONS = ("query-first", "query-second")
@@ -64,6 +67,21 @@ def database(tmp_path: Path) -> Iterator[Make]:
     yield index
     for one in made:
         one.close()
+
+
+@pytest.fixture
+def client(database: Make, tmp_path: Path) -> Iterator[Any]:
+    """Connect to the same engine as another program would."""
+    database()
+    other = pymilvus.MilvusClient(str(tmp_path / "items.db"))
+    yield other
+    other.close()
+
+
+def metadata(client: Any) -> dict[str, Any]:
+    """Return what the collection says of itself."""
+    found: dict[str, Any] = json.loads(client.describe_collection("askew")["properties"]["askew"])
+    return found
 
 
 # ---------------------------------------------------------------------- what is found
@@ -153,15 +171,15 @@ def test_an_encoder_stands_before_items_and_queries(database: Make) -> None:
     np.testing.assert_array_equal(index.search(queries, 4)[1], expected.numpy())
 
 
-def test_items_beyond_the_first_radius_are_found(database: Make) -> None:
+def test_items_beyond_the_first_radius_are_found(database: Make, client: Any) -> None:
     divergence = make("euclidean", 4)
     near, far = points(100), 50 * points(60, seed=2)
     index = database(divergence, kind="hnsw")
     index.add(near, fields={"far": [False] * 100})
-    radius = index._needed().radius
+    radius = metadata(client)["radius"]
     second = database(divergence)  # knows the old radius
     index.add(far, fields={"far": [True] * 60})
-    assert index._needed().radius > 10 * radius
+    assert metadata(client)["radius"] > 10 * radius
     items = torch.cat([near, far])
     queries = items[::7]
     _, rows = truth(divergence, queries, items, 5, "query-first")
@@ -171,36 +189,36 @@ def test_items_beyond_the_first_radius_are_found(database: Make) -> None:
     _, rows = truth(divergence, queries, items, 5, "query-first")
     for each in (index, second, database(divergence)):
         np.testing.assert_array_equal(each.search(queries, 5)[1], rows)
-    # Making the keys anew has kept ids and fields.
+    # Ids and fields are kept when keys are replaced.
     assert (index.search(near[:1], 161, filter="far == false")[1] >= 0).sum() == 100
 
 
-def test_keys_that_were_half_made_anew_are_finished_by_the_next_to_open(
-    database: Make, monkeypatch: pytest.MonkeyPatch
+def test_keys_that_were_half_replaced_are_finished_by_the_next_to_open(
+    database: Make, client: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     divergence = make("euclidean", 4)
     index = database(divergence, kind="hnsw")
     index.add(points(50))
-    old = index._needed().radius
+    old = metadata(client)["radius"]
 
     def fail(*_: object, **__: object) -> None:
         raise RuntimeError("the lights went out")
 
     with monkeypatch.context() as patch:
-        patch.setattr(index._collection, "write", fail)
+        patch.setattr(pymilvus.MilvusClient, "upsert", fail)
         with pytest.raises(RuntimeError, match="lights"):
             index.add(50 * points(1))
-    assert index._collection.remembered()["remaking"] is True  # type: ignore[index]
+    assert metadata(client)["remaking"] is True
     opened = database(divergence)
-    assert opened._collection.remembered()["remaking"] is False  # type: ignore[index]
-    assert opened._needed().radius > 10 * old
+    assert metadata(client)["remaking"] is False
+    assert metadata(client)["radius"] > 10 * old
     queries = points(5, seed=3)
     _, rows = truth(divergence, queries, points(50), 5, "query-first")
     np.testing.assert_array_equal(opened.search(queries, 5)[1], rows)
 
 
-def test_keys_that_were_half_made_anew_are_finished_by_the_next_search(
-    database: Make, monkeypatch: pytest.MonkeyPatch
+def test_keys_that_were_half_replaced_are_finished_by_the_next_search(
+    database: Make, client: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     divergence = make("euclidean", 4)
     index = database(divergence, kind="hnsw")
@@ -210,18 +228,18 @@ def test_keys_that_were_half_made_anew_are_finished_by_the_next_search(
         raise KeyboardInterrupt
 
     with monkeypatch.context() as patch:
-        patch.setattr(index._collection, "write", interrupt)
+        patch.setattr(pymilvus.MilvusClient, "upsert", interrupt)
         with pytest.raises(KeyboardInterrupt):
             index.add(50 * points(1))
     queries = points(5, seed=3)
     _, rows = truth(divergence, queries, points(50), 5, "query-first")
     np.testing.assert_array_equal(index.search(queries, 5)[1], rows)
-    assert index._collection.remembered()["remaking"] is False  # type: ignore[index]
+    assert metadata(client)["remaking"] is False
 
 
 def test_several_threads_add_remove_and_search(database: Make) -> None:
     divergence = make("euclidean", 4)
-    index = database(divergence, kind="hnsw")  # whose keys are made anew for longer items
+    index = database(divergence, kind="hnsw")  # whose keys are replaced for longer items
     items = points(240) * torch.linspace(1, 40, 240)[:, None]
     index.add(items[:40])
     errors: list[BaseException] = []
@@ -253,12 +271,12 @@ def test_many_queries_and_batches_are_put_together(database: Make, monkeypatch: 
     items, queries = points(300), points(30, seed=1)
     index = database("euclidean")
     index.add(items[:100])
-    monkeypatch.setattr(milvus_collection, "ID_BATCH", 7)
+    monkeypatch.setattr(milvus_client, "ID_BATCH", 7)
     monkeypatch.setattr("askew.search.milvus.MESSAGE_BYTES", 16 * 5 * 20)  # 20 rows
     index.add(items[100:])
     expected = index.search(queries, 4)
-    monkeypatch.setattr(milvus_collection, "QUERIES", 7)
-    monkeypatch.setattr(milvus_collection, "MESSAGE_BYTES", 4000)
+    monkeypatch.setattr(milvus_client, "QUERIES", 7)
+    monkeypatch.setattr(milvus_client, "MESSAGE_BYTES", 4000)
     for got, want in zip(index.search(queries, 4), expected, strict=True):
         np.testing.assert_array_equal(got, want)
     assert index.recall(queries, 4) == 1.0
@@ -447,17 +465,15 @@ def test_a_collection_is_refused_to_another_divergence(database: Make, settings:
     assert len(database()) == 3
 
 
-def test_a_collection_of_another_program_is_refused(database: Make) -> None:
-    index = database(collection="mine")
-    index._collection.client.create_collection("other", dimension=3)
+def test_a_collection_of_another_program_is_refused(database: Make, client: Any) -> None:
+    client.create_collection("other", dimension=3)
     with pytest.raises(ValueError, match="'other' of MilvusIndex must be made by MilvusIndex of this version"):
         database(collection="other")
-    index.add(points(2))
-    found = index._collection.remembered()
-    assert found is not None
-    index._collection.remember(found | {"format": 99})
+    database().add(points(2))
+    changed = json.dumps(metadata(client) | {"format": 99})
+    client.alter_collection_properties("askew", {"askew": changed})
     with pytest.raises(ValueError, match="Got one of format 99"):
-        database(collection="mine")
+        database()
 
 
 @pytest.mark.parametrize(
@@ -557,10 +573,10 @@ def test_items_are_there_after_closing(tmp_path: Path) -> None:
 def test_an_index_that_is_forgotten_is_closed(tmp_path: Path) -> None:
     index = MilvusIndex("kl", tmp_path / "a.db")
     index.add(points(3))
-    engine = index._collection._finalizer
     del index
     gc.collect()
-    assert not engine.alive
+    with open(tmp_path / "a.db" / "LOCK") as lock:  # which the engine held
+        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
     with MilvusIndex("kl", tmp_path / "a.db") as again:
         assert len(again) == 3
 
@@ -612,7 +628,9 @@ def test_save_and_load_connect_again(tmp_path: Path) -> None:
         MilvusIndex.load(moved)
     with MilvusIndex.load(moved, uri=tmp_path / "b.db") as again:
         assert len(again) == 50
-        again._collection.client.drop_collection("askew")
+        other = pymilvus.MilvusClient(str(tmp_path / "b.db"))
+        other.drop_collection("askew")
+        other.close()
     with pytest.raises(FileNotFoundError, match="Got no collection 'askew' at"):
         MilvusIndex.load(moved, uri=tmp_path / "b.db")
 
@@ -632,12 +650,20 @@ def test_bad_folders_are_refused(tmp_path: Path, database: Make) -> None:
     assert len(index) == 3
 
 
-def test_a_failing_engine_says_what_is_wrong(database: Make) -> None:
+def test_a_failing_engine_says_what_is_wrong(database: Make, client: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     index = database()
     index.add(points(3))
-    index._collection.client.drop_collection("askew")
-    with pytest.raises(RuntimeError, match=r"MilvusIndex could not add items: Milvus at .*items\.db says: .*askew"):
-        index._put(points(1), np.array([9]), {}, replacing=False)
+
+    def fail(*_: object) -> None:
+        raise pymilvus.MilvusException(message="collection askew\nis gone")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(pymilvus.MilvusClient, "insert", fail)
+        with pytest.raises(RuntimeError, match=r"MilvusIndex could not add items: Milvus at .*items\.db says: .*askew"):
+            index.add(points(1))
+    client.drop_collection("askew")
+    with pytest.raises(RuntimeError, match="MilvusIndex could not read items"):
+        index.add(points(1), ids=[9])
     with pytest.raises(RuntimeError, match="MilvusIndex could not search"):
         index.search(points(1), 1)
 

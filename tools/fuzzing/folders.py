@@ -21,8 +21,7 @@ from safetensors.torch import save as save_safetensors
 
 import askew
 from askew import io as askew_io
-from askew.search import ExactIndex, FaissIndex
-from askew.search.opening import load_index
+from askew.search import ExactIndex, FaissIndex, load_index
 from fuzzing.changes import changed_bytes, changed_json
 from fuzzing.targets import Target, check, place, put
 

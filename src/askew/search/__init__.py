@@ -1,21 +1,35 @@
 """Search among items by a divergence, in either direction: exact, or in engines that people already run."""
 
+from importlib import import_module
+from typing import TYPE_CHECKING
+
 from askew.search.base import Index
-from askew.search.blocks import score_blocks, search_blocks
 from askew.search.exact import ExactIndex
 from askew.search.faiss import FaissIndex
-from askew.search.forms import Reduction, keys_and_queries
-from askew.search.milvus import MilvusIndex
-from askew.search.opening import load_index
+from askew.search.inner_product import InnerProductForm, keys_and_queries
+from askew.search.local import load_index
+
+if TYPE_CHECKING:
+    from askew.search.dask import score_blocks, search_blocks
+    from askew.search.milvus import MilvusIndex
 
 __all__ = [
     "ExactIndex",
     "FaissIndex",
     "Index",
+    "InnerProductForm",
     "MilvusIndex",
-    "Reduction",
     "keys_and_queries",
     "load_index",
     "score_blocks",
     "search_blocks",
 ]
+
+# Imported when first used.
+_LAZY = {"MilvusIndex": "milvus", "score_blocks": "dask", "search_blocks": "dask"}
+
+
+def __getattr__(name: str) -> object:
+    if name in _LAZY:
+        return getattr(import_module(f"{__name__}.{_LAZY[name]}"), name)
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

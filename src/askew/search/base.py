@@ -1,4 +1,4 @@
-"""What all indexes share: one interface, checks, and the exact values of what was found."""
+"""The interface of all indexes, their input checks, and the ranking of candidates by exact divergences."""
 
 from __future__ import annotations
 
@@ -7,7 +7,8 @@ import copy
 import math
 import os
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Generator, Iterable, Iterator
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -19,13 +20,14 @@ from askew import checks, io
 from askew._parallel import over_blocks
 from askew._progress import progress_bar
 from askew.checks import REAL
-from askew.divergences import Divergence, split_encoder
+from askew.divergences import Divergence, Embedded, split_encoder
 from askew.encoders import as_floats, as_points, encode
 from askew.io import Rows
-from askew.search.forms import DIRECTIONS, has_boundary
-from askew.search.gate import Gate
+from askew.search.folder import INDEX
+from askew.search.inner_product import DIRECTIONS, ranking_of
+from askew.search.lock import ReadWriteLock
 
-__all__ = ["Index", "fingerprint"]
+__all__ = ["Content", "Found", "Index", "RowNumbers", "each_block"]
 
 # Pairs whose divergence is computed at a time, and numbers in the items of these.
 BLOCK_PAIRS = 1 << 11
@@ -33,13 +35,15 @@ BLOCK_NUMBERS = 1 << 17
 # Candidates of all queries that are ranked at a time.
 RERANKED_PAIRS = 1 << 18
 
-Found = tuple[NDArray[Any], NDArray[np.int64]]
+RowNumbers = NDArray[np.int64]
+Found = tuple[NDArray[Any], RowNumbers]
+Content = dict[str, Any]
 
 
 class Index(ABC):
     """Items to be searched by a divergence, in one direction.
 
-    Several threads may use one index: searches run side by side, and go on while a change is prepared.
+    Several threads may use one index: searches run at the same time, and go on while a change is prepared.
 
     Parameters
     ----------
@@ -53,11 +57,14 @@ class Index(ABC):
         Whether to show a progress bar while items are encoded; None means on a terminal.
     """
 
+    # Whether only divergences with an inner product form will do.
+    _needs_inner_products = False
+
     def __init__(self, divergence: object, direction: str = "query-first", progress: bool | None = None) -> None:
         owner = type(self).__name__
         self.direction = checks.check_name(direction, DIRECTIONS, f"direction of {owner}")
         self.progress = progress
-        self._gate = Gate()
+        self._lock = ReadWriteLock()
         self._given: object = divergence
         self._encoder: nn.Module | None = None
         self._divergence: Divergence | None = None
@@ -67,7 +74,10 @@ class Index(ABC):
             split_encoder(divergence, 1, owner)
 
     def _set_divergence(self, dim: int) -> None:
-        encoder, divergence = split_encoder(self._given, dim, type(self).__name__)
+        owner = type(self).__name__
+        encoder, divergence = split_encoder(self._given, dim, owner)
+        if self._needs_inner_products:
+            ranking_of(divergence, owner)
         self._encoder = None if encoder is None else copy.deepcopy(encoder).eval().requires_grad_(False)
         self._divergence = copy.deepcopy(divergence).eval().requires_grad_(False)
         if divergence.dtype == torch.bfloat16:  # numpy has no such numbers, and a search wants more digits
@@ -79,7 +89,7 @@ class Index(ABC):
 
     @property
     def divergence(self) -> Divergence:
-        """The divergence between images of points."""
+        """The divergence between embeddings."""
         if self._divergence is None:
             must = "known by the first items before it is used"
             raise ValueError(checks.message(f"dim of {type(self).__name__}", must, "none", "Call add first."))
@@ -87,7 +97,7 @@ class Index(ABC):
 
     @property
     def encoder(self) -> nn.Module | None:
-        """What maps points to images; None where there is none."""
+        """The network that maps points to embeddings, if there is one."""
         return self._encoder
 
     @abstractmethod
@@ -116,8 +126,8 @@ class Index(ABC):
         blocks
             Rows of files, or any blocks ``(n, dim)``.
         """
-        with shown_blocks(blocks, self.progress) as some:
-            for block in some:
+        with contextlib.closing(each_block(blocks, self.progress)) as parts:
+            for block in parts:
                 self.add(block)
 
     @abstractmethod
@@ -139,13 +149,56 @@ class Index(ABC):
         tuple of arrays, ``(n, k)`` each
             True divergences in ascending order, and the ids of the items.
         """
-        k = checks.check_size(k, f"k of {type(self).__name__}.search")
+        with self._searching(queries, k, "search") as (embeddings, k):
+            values, ids = self._search(embeddings, k)
+        return values.numpy(), ids
+
+    def recall(self, queries: ArrayLike | Tensor, k: int = 10) -> float:
+        """Return the fraction of the true k nearest items that :meth:`search` finds, measured against exact search.
+
+        An item counts if it is as near as the k-th of the exact search, so ties do not lower the figure.
+        """
+        with self._searching(queries, k, "recall") as (embeddings, k):
+            values, limit = self._search(embeddings, k)[0].numpy(), self._exact(embeddings, k)[0][:, -1:].numpy()
+        eps = np.finfo(values.dtype).eps
+        return float((values <= limit * (1 + 8 * eps)).mean()) if values.size else math.nan
+
+    @abstractmethod
+    def save(self, folder: str | os.PathLike[str]) -> None:
+        """Write the index to a folder, all or nothing."""
+
+    def _write_folder(self, folder: str | os.PathLike[str], write: Callable[[Path, dict[str, str]], Content]) -> None:
+        """Write the divergence, what ``write`` writes, and ``index.json`` with what it returns."""
+
+        def written(place: Path, parts: dict[str, str]) -> Content:
+            divergence = self._given
+            if self._divergence is not None:
+                divergence = self._fingerprint()
+                parts["model"] = f"model-{divergence[:16]}"
+                model = self._divergence if self._encoder is None else Embedded(self._encoder, self._divergence)
+                io.save(model.eval(), place / parts["model"])
+            common = {"class": type(self).__name__, "direction": self.direction, "divergence": divergence}
+            return {**common, "parts": parts, **write(place, parts)}
+
+        io.write_folder(INDEX, folder, written)
+
+    def _fingerprint(self) -> str:
+        """Return a digest of divergence and encoder: of their descriptions and of all their numbers."""
+        modules = {"encoder": self._encoder, "divergence": self.divergence}
+        recipe = [None if module is None else io.describe(module) for module in modules.values()]
+        states = {name: {} if module is None else module.state_dict() for name, module in modules.items()}
+        tensors = {f"{name}.{key}": tensor for name, state in states.items() for key, tensor in state.items()}
+        return io.checksum(recipe, tensors)
+
+    @contextlib.contextmanager
+    def _searching(self, queries: ArrayLike | Tensor, k: int, what: str) -> Iterator[tuple[Tensor, int]]:
+        """Give the embeddings of queries, with all arguments checked, while no change is committed."""
+        k = checks.check_size(k, f"k of {type(self).__name__}.{what}")
         self._check_filled(k)
-        images = self._images(queries, "queries", is_first=self.direction == "query-first")
+        embeddings = self._embed(as_points(queries), "queries")
         with self._reading():
             self._check_filled(k)  # another thread may have removed some
-            values, found = self._search(images, k)
-        return values.numpy(), found
+            yield embeddings, k
 
     def _check_filled(self, k: int) -> None:
         owner, count = type(self).__name__, len(self)
@@ -155,93 +208,74 @@ class Index(ABC):
             must = f"at most {count}, the number of items"
             raise ValueError(checks.message(f"k of {owner}.search", must, k))
 
-    def recall(self, queries: ArrayLike | Tensor, k: int = 10) -> float:
-        """Return the share of the true k nearest items that :meth:`search` finds, measured against an exact search.
-
-        An item counts if it is as near as the k-th of the exact search, so that equals do not lower the figure.
-        """
-        k = checks.check_size(k, f"k of {type(self).__name__}.recall")
-        self._check_filled(k)
-        images = self._images(queries, "queries", is_first=self.direction == "query-first")
-        with self._reading():
-            self._check_filled(k)
-            values, truth = self._search(images, k)[0].numpy(), self._exact(images, k)[0]
-        limit = truth[:, -1:].numpy()
-        eps = np.finfo(values.dtype).eps
-        return float((values <= limit * (1 + 8 * eps)).mean()) if values.size else math.nan
+    # ------------------------------------------------------------------ subclasses implement these
 
     @abstractmethod
-    def save(self, folder: str | os.PathLike[str]) -> None:
-        """Write the index to a folder, all or nothing."""
+    def _rebuild(self) -> None:
+        """Build everything from the items, or raise and change nothing; inside :meth:`ReadWriteLock.prepare`."""
 
-    # ------------------------------------------------------------------ what an index writes
+    @abstractmethod
+    def _search(self, queries: Tensor, k: int) -> tuple[Tensor, RowNumbers]:
+        """Return divergences and ids of the k nearest items of checked embeddings."""
+
+    @abstractmethod
+    def _exact(self, queries: Tensor, k: int) -> tuple[Tensor, RowNumbers]:
+        """Return the same by an exact search."""
 
     @contextlib.contextmanager
     def _reading(self) -> Iterator[None]:
-        """Keep writers out, once what an interrupted change has left is put right."""
+        """Keep commits out, once an interrupted one is recovered."""
         while True:
-            with self._gate.reading():
-                if not self._gate.torn:  # no writer is at work here, so that it would be one that was interrupted
+            with self._lock.read():
+                if not self._lock.dirty:
                     yield
                     return
-            with self._gate.changing():
-                self._mend()
+            with self._lock.prepare():
+                self._recover()
 
-    def _mend(self) -> None:
-        """Put right what an interrupted change has left, inside a change."""
-        if self._gate.torn:
-            self._make_anew()
+    def _recover(self) -> None:
+        """Rebuild after an interrupted commit; inside :meth:`ReadWriteLock.prepare`."""
+        if self._lock.dirty:
+            self._rebuild()
 
-    @abstractmethod
-    def _make_anew(self) -> None:
-        """Build everything from the items, or raise and change nothing."""
+    # ------------------------------------------------------------------ points to embeddings
 
-    @abstractmethod
-    def _search(self, queries: Tensor, k: int) -> tuple[Tensor, NDArray[np.int64]]:
-        """Return divergences and ids of the k nearest items of checked images."""
-
-    @abstractmethod
-    def _exact(self, queries: Tensor, k: int) -> tuple[Tensor, NDArray[np.int64]]:
-        """Return the same by an exact search."""
-
-    # ------------------------------------------------------------------ what comes in
-
-    def _images(self, points: ArrayLike | Tensor, name: str, is_first: bool) -> Tensor:
-        """Return the images of points in main memory, after all checks."""
+    def _embed(self, points: Tensor, name: str) -> Tensor:
+        """Return the embeddings of ``"items"`` or ``"queries"`` in main memory, after all checks."""
         owner = type(self).__name__
-        tensor = as_points(points)
         if self._divergence is None:
-            if tensor.ndim != 2:
-                raise ValueError(checks.message(f"{name} of {owner}", "of shape (n, dim)", tuple(tensor.shape)))
-            self._set_divergence(tensor.shape[1])
+            if points.ndim != 2:
+                raise ValueError(checks.message(f"{name} of {owner}", "of shape (n, dim)", tuple(points.shape)))
+            self._set_divergence(points.shape[1])
         divergence = self.divergence
         if self._encoder is not None:
-            if tensor.ndim < 2:
+            if points.ndim < 2:
                 must = "a batch of points, with the batch first"
-                raise ValueError(checks.message(f"{name} of {owner}", must, f"shape {tuple(tensor.shape)}"))
-            if tensor.is_floating_point():
-                checks.check_finite(tensor, name, owner)
-            tensor = encode(self._encoder, tensor, self.progress)
-        tensor = as_floats(tensor, divergence.dtype)
-        dtype = divergence.dtype or self._own_dtype() or tensor.dtype
-        tensor = tensor.detach().cpu().to(torch.float32 if dtype.itemsize < 4 else dtype)
-        if tensor.ndim != 2:
-            hint = "A single point is one row: points[None]." if tensor.ndim == 1 else ""
-            raise ValueError(checks.message(f"{name} of {owner}", "of shape (n, dim)", tuple(tensor.shape), hint))
-        return self._checked_images(tensor, name, is_first)
+                raise ValueError(checks.message(f"{name} of {owner}", must, f"shape {tuple(points.shape)}"))
+            if points.is_floating_point():
+                checks.check_finite(points, name, owner)
+            points = encode(self._encoder, points, self.progress)
+        points = as_floats(points, divergence.dtype)
+        dtype = divergence.dtype or self._item_dtype() or points.dtype
+        points = points.detach().cpu().to(torch.float32 if dtype.itemsize < 4 else dtype)
+        if points.ndim != 2:
+            hint = "A single point is one row: points[None]." if points.ndim == 1 else ""
+            raise ValueError(checks.message(f"{name} of {owner}", "of shape (n, dim)", tuple(points.shape), hint))
+        return self._check_embeddings(points, name)
 
-    def _checked_images(self, images: Tensor, name: str, is_first: bool) -> Tensor:
-        """Return images, if the divergence is defined there."""
+    def _check_embeddings(self, embeddings: Tensor, name: str) -> Tensor:
         divergence, owner = self.divergence, type(self).__name__
-        images = checks.check_points(images, divergence.dim, name, owner)
-        checks.check_finite(images, name, owner)
+        embeddings = checks.check_points(embeddings, divergence.dim, name, owner)
+        checks.check_finite(embeddings, name, owner)
         if divergence.domain != REAL:
-            divergence.domain.check(images, name, owner, boundary=has_boundary(divergence, is_first))
-        return images
+            is_first = (name == "queries") == (self.direction == "query-first")
+            boundary = divergence.takes_boundary("first" if is_first else "second")
+            divergence.domain.check(embeddings, name, owner, boundary=boundary)
+        return embeddings
 
-    def _own_dtype(self) -> torch.dtype | None:
-        """Return the dtype of the items that are there."""
-        return None
+    @abstractmethod
+    def _item_dtype(self) -> torch.dtype | None:
+        """Return the dtype of the items, if there are any."""
 
     # ------------------------------------------------------------------ exact values
 
@@ -251,7 +285,7 @@ class Index(ABC):
         result = torch.empty(len(rows), dtype=queries.dtype)
 
         def work(part: slice) -> None:
-            # Pairs are put together here, where they are still in the cache when they are used.
+            # Pairs are gathered here, and are still in the cache when they are used.
             first = queries[torch.from_numpy(numbers[part])].to(like.device)
             second = torch.from_numpy(items[rows[part]]).to(like.device)
             if self.direction == "query-second":
@@ -261,9 +295,7 @@ class Index(ABC):
         over_blocks(len(rows), max(1, min(BLOCK_PAIRS, BLOCK_NUMBERS // max(1, queries.shape[1]))), work)
         return result
 
-    def _reranked(
-        self, queries: Tensor, items: NDArray[Any], rows: NDArray[np.int64], k: int
-    ) -> tuple[Tensor, NDArray[np.int64]]:
+    def _ranked(self, queries: Tensor, items: NDArray[Any], rows: RowNumbers, k: int) -> tuple[Tensor, RowNumbers]:
         """Return the k nearest of candidates by their exact divergences; a row of -1 is no candidate.
 
         ``items`` is indexed by ``rows``, ``(n, candidates)``. Of equals the smaller row comes first.
@@ -274,39 +306,25 @@ class Index(ABC):
         height = max(1, RERANKED_PAIRS // max(1, width))
         for start in range(0, n, height):
             block = rows[start : start + height]
-            there = block >= 0
+            present = block >= 0
             values = np.full(block.shape, np.inf, result.numpy().dtype)
-            values[there] = self._values(queries, items, np.nonzero(there)[0] + start, block[there]).numpy()
-            order = np.lexsort((block, values, ~there), axis=1)[:, :k]
+            values[present] = self._values(queries, items, np.nonzero(present)[0] + start, block[present]).numpy()
+            order = np.lexsort((block, values, ~present), axis=1)[:, :k]
             result[start : start + height] = torch.from_numpy(np.take_along_axis(values, order, 1))
             chosen[start : start + height] = np.take_along_axis(block, order, 1)
         return result, chosen
 
 
-@contextlib.contextmanager
-def shown_blocks(
+def each_block(
     blocks: Rows | Iterable[ArrayLike | Tensor], progress: bool | None
-) -> Iterator[Iterable[ArrayLike | Tensor]]:
-    """Give the blocks; of files, whose length is known, with a progress bar."""
+) -> Generator[ArrayLike | Tensor, None, None]:
+    """Yield blocks; those of files, whose length is known, with a progress bar."""
     if not isinstance(blocks, Rows):
-        yield blocks
+        yield from blocks
         return
     with progress_bar(progress, len(blocks), "items") as move:
-
-        def moving() -> Iterator[NDArray[Any]]:
-            done = 0
-            for block in blocks.blocks():
-                yield block
-                done += len(block)
-                move(done)
-
-        yield moving()
-
-
-def fingerprint(encoder: nn.Module | None, divergence: Divergence) -> str:
-    """Return a digest of a divergence and its encoder: of what they are made of and of all their numbers."""
-    recipe = [None if module is None else io.describe(module) for module in (encoder, divergence)]
-    tensors = {f"divergence.{name}": tensor for name, tensor in divergence.state_dict().items()}
-    if encoder is not None:
-        tensors |= {f"encoder.{name}": tensor for name, tensor in encoder.state_dict().items()}
-    return io.checksum(recipe, tensors)
+        done = 0
+        for block in blocks.blocks():
+            yield block
+            done += len(block)
+            move(done)

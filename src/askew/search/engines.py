@@ -1,4 +1,4 @@
-"""The kinds of FAISS index: how each is made, searched and told apart."""
+"""The kinds of FAISS index: how each is built, searched, read and checked."""
 
 from __future__ import annotations
 
@@ -20,40 +20,40 @@ from askew.search.store import empty_rows
 __all__ = [
     "KINDS",
     "Kind",
-    "candidates",
     "check_engine",
-    "features",
+    "import_faiss",
     "kind_for",
     "make_engine",
     "most_effort",
-    "padded",
     "read_engine",
     "search_engine",
 ]
 
-# From this many items on an inverted file is faster than looking at all; and from this many on, memory decides.
+# From this many items on an inverted file is faster than a scan; and from this many on, memory decides.
 IVF_FROM = 50_000
 PQ_FROM = 20_000_000
-# Points a list that train the lists, and rounds of training.
+# Training points per list, and training iterations.
 POINTS_PER_LIST = 64
 ROUNDS = 10
 # Rows that are put into lists at a time.
 ADDED_ROWS = 1 << 14
 # Values of one code of 8 bits.
 CODES = 256
-# FAISS makes no table for short codes; and bytes of one that is worth its memory whatever the codes take.
+# FAISS builds no table for product codes; and bytes of a table that is worth its memory whatever the codes take.
 WITHOUT_TABLE = -1
 SMALL_TABLE = 1 << 26
-# Links of a node of the graph, and how many are looked at while it is built.
+# Links of a node of the graph, and how many nodes are visited while it is built.
 LINKS = 32
 BUILD_EFFORT = 80
-# The limits of what FAISS reads are those of the whole process, so one file is read at a time.
+# The limits of what FAISS reads are global to the process, so one file is read at a time.
 LIMITS = threading.Lock()
+
+Vectors = NDArray[np.float32]
 
 
 @dataclass(frozen=True)
 class Kind:
-    """What is to be known of a kind of index.
+    """Properties of a kind of index.
 
     Attributes
     ----------
@@ -64,9 +64,9 @@ class Kind:
     factor : int
         Candidates that are re-ranked for each of the k wanted.
     codes : tuple of str
-        How it may hold a key, the shortest first; the next one is taken where that one loses neighbours.
+        Encodings of a key, the shortest first; the next one is taken where that one loses neighbours.
     multiple : int
-        What the number of features has to be a multiple of; zeros are added, which change no distance.
+        The number of features has to be a multiple of this; zeros are added, which change no distance.
     """
 
     form: str
@@ -75,17 +75,41 @@ class Kind:
     codes: tuple[str, ...]
     multiple: int
 
+    def candidates(self, k: int) -> int:
+        """Return how many candidates are re-ranked for the k nearest."""
+        return self.factor * k + 8
+
+    def features(self, size: int) -> int:
+        """Return the number of features of an engine for vectors of a size, zeros included.
+
+        Examples
+        --------
+        >>> [KINDS[kind].features(33) for kind in ("flat", "ivf", "ivf-pq")]
+        [33, 40, 34]
+        """
+        return -(-size // self.multiple) * self.multiple
+
+    def padded(self, vectors: Vectors) -> Vectors:
+        """Return vectors with the zeros that :meth:`features` counts."""
+        missing = self.features(vectors.shape[1]) - vectors.shape[1]
+        return np.pad(vectors, ((0, 0), (0, missing))) if missing else vectors
+
 
 # Lists and graphs hold keys of a lower precision than the items: they only choose candidates, and items in full
 # precision are there to rank these. So the index takes little more memory than one on plain vectors. Few features, or
 # some items far longer than the others, need more digits. FAISS decodes eight features at a time where their number
-# allows, else one, which is three times slower; short codes are of two features each.
+# allows, else one, which is three times slower; product codes are of two features each.
 KINDS: dict[str, Kind] = {
     "flat": Kind("inner-product", ("IndexFlatIP",), 1, ("float",), 1),
     "ivf": Kind("euclidean", ("IndexIVFScalarQuantizer",), 2, ("QT_8bit", "QT_fp16"), 8),
     "hnsw": Kind("euclidean", ("IndexHNSWSQ", "IndexHNSWFlat"), 2, ("QT_fp16", "float"), 8),
     "ivf-pq": Kind("euclidean", ("IndexIVFPQ",), 10, ("pairs", "features"), 2),
 }
+
+
+def import_faiss() -> ModuleType:
+    """Return the package, or raise and say how to install it."""
+    return checks.optional_import("faiss", "faiss", "FaissIndex")
 
 
 def kind_for(count: int) -> str:
@@ -99,80 +123,30 @@ def kind_for(count: int) -> str:
     return "flat" if count < IVF_FROM else "ivf" if count < PQ_FROM else "ivf-pq"
 
 
-def candidates(kind: str, k: int) -> int:
-    """Return how many candidates are re-ranked for the k nearest."""
-    return KINDS[kind].factor * k + 8
-
-
-def features(kind: str, size: int) -> int:
-    """Return the number of features of an index for vectors of a size, with the zeros behind them.
-
-    Examples
-    --------
-    >>> features("ivf", 34), features("ivf-pq", 33), features("flat", 33)
-    (40, 34, 33)
-    """
-    multiple = KINDS[kind].multiple
-    return -(-size // multiple) * multiple
-
-
-def padded(kind: str, vectors: NDArray[np.float32]) -> NDArray[np.float32]:
-    """Return vectors with zeros behind them, as many features as an index of a kind has."""
-    missing = features(kind, vectors.shape[1]) - vectors.shape[1]
-    return np.pad(vectors, ((0, 0), (0, missing))) if missing else vectors
-
-
 def lists_for(count: int) -> int:
     """Return the number of lists of an inverted file: four times the root of the number of items."""
     return max(1, min(int(4 * math.sqrt(count)), count // 8))
 
 
-def make_engine(
-    faiss: ModuleType, kind: str, codes: str, keys: NDArray[np.float32], scratch: Path | None = None
-) -> Any:
-    """Return an index of a kind, trained on padded keys and holding them in their order, as codes of some sort.
+def make_engine(kind: str, codes: str, keys: Vectors, scratch: Path | None = None) -> Any:
+    """Return an engine of a kind, trained on padded keys and holding them in their order, in an encoding.
 
-    What it is trained on is kept in a file in the folder ``scratch``, if there is one.
+    The training sample is kept in a file in the folder ``scratch``, if there is one.
     """
     count, size = keys.shape
-    if kind == "flat":
-        engine = faiss.IndexFlatIP(size)
-    elif kind == "hnsw":
-        if codes == "float":
-            engine = faiss.IndexHNSWFlat(size, LINKS)
-        else:
-            engine = faiss.IndexHNSWSQ(size, getattr(faiss.ScalarQuantizer, codes), LINKS)
-        engine.hnsw.efConstruction = BUILD_EFFORT
-    else:
-        lists = lists_for(count)
-        coarse = faiss.IndexFlatL2(size)
-        if kind == "ivf":
-            bits = getattr(faiss.ScalarQuantizer, codes)
-            engine = faiss.IndexIVFScalarQuantizer(coarse, size, lists, bits, faiss.METRIC_L2, True)
-        else:
-            # A byte for two features or for one.
-            engine = faiss.IndexIVFPQ(coarse, size, lists, size // 2 if codes == "pairs" else size, 8)
-            engine.pq.cp.niter = ROUNDS
-            engine.pq.cp.max_points_per_centroid = POINTS_PER_LIST
-            engine.pq.cp.min_points_per_centroid = 1
-            engine.use_precomputed_table = WITHOUT_TABLE
-        engine.own_fields = True
-        coarse.this.disown()
-        engine.cp.niter = ROUNDS
-        engine.cp.max_points_per_centroid = POINTS_PER_LIST
-        engine.cp.min_points_per_centroid = 1
+    engine = _empty_engine(kind, codes, size, lists_for(count))
     if not engine.is_trained:
-        # FAISS draws the sample of its lists itself, but not that of its codes.
+        # FAISS draws the training sample of its lists itself, but not that of its codes.
         most = max(1 << 16, POINTS_PER_LIST * lists_for(count))
         sample = keys
         if count > most:
             chosen = keys[:: -(-count // most)]
             sample = empty_rows(len(chosen), size, np.float32, scratch)
             sample[:] = chosen
-        # For its codes it wants as many points as there are codes.
+        # For product codes it wants at least as many points as there are codes.
         engine.train(np.resize(sample, (CODES, size)) if kind == "ivf-pq" and count < CODES else sample)
     if kind.startswith("ivf"):
-        _fill_lists(faiss, engine, keys)
+        _fill_lists(engine, keys)
     else:
         engine.add(keys)
     if kind == "ivf-pq":
@@ -180,69 +154,93 @@ def make_engine(
     return engine
 
 
-def _fill_lists(faiss: ModuleType, engine: Any, keys: NDArray[np.float32]) -> None:
-    """Add keys to the empty lists of an inverted file, each of which takes the memory for its own keys and no more.
+def _empty_engine(kind: str, codes: str, size: int, lists: int) -> Any:
+    faiss = import_faiss()
+    if kind == "flat":
+        return faiss.IndexFlatIP(size)
+    if kind == "hnsw":
+        if codes == "float":
+            engine = faiss.IndexHNSWFlat(size, LINKS)
+        else:
+            engine = faiss.IndexHNSWSQ(size, getattr(faiss.ScalarQuantizer, codes), LINKS)
+        engine.hnsw.efConstruction = BUILD_EFFORT
+        return engine
+    coarse = faiss.IndexFlatL2(size)
+    if kind == "ivf":
+        bits = getattr(faiss.ScalarQuantizer, codes)
+        engine = faiss.IndexIVFScalarQuantizer(coarse, size, lists, bits, faiss.METRIC_L2, True)
+    else:
+        # A byte for two features or for one.
+        engine = faiss.IndexIVFPQ(coarse, size, lists, size // 2 if codes == "pairs" else size, 8)
+        engine.use_precomputed_table = WITHOUT_TABLE
+    engine.own_fields = True
+    coarse.this.disown()
+    for training in (engine.cp, engine.pq.cp) if kind == "ivf-pq" else (engine.cp,):
+        training.niter = ROUNDS
+        training.max_points_per_centroid = POINTS_PER_LIST
+        training.min_points_per_centroid = 1
+    return engine
 
-    FAISS alone would let lists grow by doubling, and codes take up to twice their memory, three times while they grow.
+
+def _fill_lists(engine: Any, keys: Vectors) -> None:
+    """Add keys to the empty lists of an inverted file, each of which allocates memory for its own keys and no more.
+
+    FAISS alone lets lists grow by doubling, and codes take up to twice their memory, three times while they grow.
     """
-    count = len(keys)
-    own = np.empty(count, np.int64)
+    faiss, count = import_faiss(), len(keys)
+    list_of = np.empty(count, np.int64)
     for start in range(0, count, ADDED_ROWS):
-        some = np.ascontiguousarray(keys[start : start + ADDED_ROWS])
-        own[start : start + len(some)] = engine.quantizer.assign(some, 1).reshape(-1)
+        block = np.ascontiguousarray(keys[start : start + ADDED_ROWS])
+        list_of[start : start + len(block)] = engine.quantizer.assign(block, 1).reshape(-1)
     lists = faiss.downcast_InvertedLists(engine.invlists)
     # A key that is not finite has no list.
-    for number, length in enumerate(np.bincount(own[own >= 0], minlength=engine.nlist).tolist()):
+    for number, length in enumerate(np.bincount(list_of[list_of >= 0], minlength=engine.nlist).tolist()):
         lists.resize(number, length)
         lists.resize(number, 0)  # empty, and keeps its memory
     for start in range(0, count, ADDED_ROWS):
-        some = np.ascontiguousarray(keys[start : start + ADDED_ROWS])
-        rows = np.arange(start, start + len(some))
-        chosen = np.ascontiguousarray(own[start : start + len(some)])
-        engine.add_core(len(some), faiss.swig_ptr(some), faiss.swig_ptr(rows), faiss.swig_ptr(chosen))
+        block = np.ascontiguousarray(keys[start : start + ADDED_ROWS])
+        rows = np.arange(start, start + len(block))
+        chosen = np.ascontiguousarray(list_of[start : start + len(block)])
+        engine.add_core(len(block), faiss.swig_ptr(block), faiss.swig_ptr(rows), faiss.swig_ptr(chosen))
 
 
 def _add_table(engine: Any) -> None:
-    """Make the table that saves time in searches of short codes, where it is no larger than the codes."""
+    """Build the table that makes searches of product codes faster, where it is no larger than the codes."""
     table = 4 * engine.nlist * engine.pq.M * engine.pq.ksub
     if table <= max(SMALL_TABLE, engine.ntotal * engine.code_size):
-        engine.use_precomputed_table = 0  # let FAISS decide, and make it
+        engine.use_precomputed_table = 0  # let FAISS decide, and build it
         engine.precompute_table()
 
 
 def most_effort(kind: str, engine: Any) -> int:
-    """Return the effort of a search that looks at everything it can."""
+    """Return the effort of a search that visits everything it can."""
     return int(engine.nlist) if kind.startswith("ivf") else max(1024, min(4096, int(engine.ntotal)))
 
 
 def search_engine(
-    faiss: ModuleType,
-    kind: str,
-    engine: Any,
-    vectors: NDArray[np.float32],
-    k: int,
-    effort: int,
-    live: NDArray[np.bool_] | None,
+    kind: str, engine: Any, vectors: Vectors, k: int, effort: int, live: NDArray[np.bool_] | None
 ) -> NDArray[np.int64]:
     """Return the rows of k candidates for each query, ``(n, k)``; -1 where there are fewer."""
-    selector = None if live is None else faiss.IDSelectorBitmap(np.packbits(live, bitorder="little"))
+    faiss = import_faiss()
     if kind.startswith("ivf"):
-        make = faiss.SearchParametersIVF if kind == "ivf" else faiss.IVFPQSearchParameters
+        parameters = faiss.SearchParametersIVF if kind == "ivf" else faiss.IVFPQSearchParameters
         options = {"nprobe": min(effort, int(engine.nlist))}
     else:
         # More than there are vectors would only take memory.
-        make, options = faiss.SearchParametersHNSW, {"efSearch": max(min(effort, int(engine.ntotal)), k)}
-    parameters = make(**options) if selector is None else make(**options, sel=selector)
-    _, rows = engine.search(np.ascontiguousarray(vectors), k, params=parameters)
+        parameters, options = faiss.SearchParametersHNSW, {"efSearch": max(min(effort, int(engine.ntotal)), k)}
+    if live is not None:
+        options["sel"] = faiss.IDSelectorBitmap(np.packbits(live, bitorder="little"))
+    _, rows = engine.search(np.ascontiguousarray(vectors), k, params=parameters(**options))
     found: NDArray[np.int64] = rows
     return found
 
 
-def read_engine(faiss: ModuleType, path: Path, kind: str, count: int) -> Any:
-    """Return the index in a file; none of its parts may be larger than the file, whatever it declares."""
+def read_engine(path: Path, kind: str, count: int) -> Any:
+    """Return the engine in a file; none of its parts may be larger than the file, whatever it declares."""
+    faiss = import_faiss()
     with _limited(faiss, path.stat().st_size + 1):
         try:
-            # The table of short codes is not in the file.
+            # The table of product codes is not in the file.
             engine = faiss.read_index(str(path), faiss.IO_FLAG_SKIP_PRECOMPUTE_TABLE)
         except (RuntimeError, MemoryError) as error:
             why = (str(error).splitlines() or ["it declares more than there is"])[0]
@@ -254,7 +252,7 @@ def read_engine(faiss: ModuleType, path: Path, kind: str, count: int) -> Any:
 
 @contextlib.contextmanager
 def _limited(faiss: ModuleType, size: int) -> Iterator[None]:
-    """Let FAISS read no more bytes into an array, and make no more lists, than a file can have."""
+    """Let FAISS read no more bytes into an array, and build no more lists, than a file can have."""
     before = []
     with LIMITS:
         for what in ("vector_byte", "loop"):
@@ -270,9 +268,9 @@ def _limited(faiss: ModuleType, size: int) -> Iterator[None]:
                 setting(value)
 
 
-def check_engine(faiss: ModuleType, kind: str, engine: Any, size: int, count: int, shown: str) -> Any:
-    """Return the index of a file, if it is what the folder says."""
-    wanted = KINDS[kind]
+def check_engine(kind: str, engine: Any, size: int, count: int, shown: str) -> Any:
+    """Return the engine of a file, if it is what the folder says."""
+    faiss, wanted = import_faiss(), KINDS[kind]
     metric = faiss.METRIC_INNER_PRODUCT if wanted.form == "inner-product" else faiss.METRIC_L2
     name = "IndexFlatIP" if type(engine) is faiss.IndexFlat else type(engine).__name__
     for what, must, got in (

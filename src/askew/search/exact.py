@@ -3,17 +3,29 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 from torch import Tensor
 
-from askew.search.forms import Reduction, ranking, reduce
-from askew.search.local import OUTGROWN, Keys, LocalIndex, Sizes, empty_key, fill_keys, sample_of, sizes_of
+from askew.search.base import RowNumbers
+from askew.search.certified import Keys, Sizes, masked_key, sizes_of
+from askew.search.inner_product import InnerProductForm, fill_keys, form_for, sample_of
+from askew.search.local import OUTGROWN, LocalIndex
 from askew.search.store import Store
 
 __all__ = ["ExactIndex"]
+
+
+@dataclass
+class _State:
+    """The keys of all rows, their sizes, and the number of items that the form was made for."""
+
+    form: InnerProductForm
+    keys: Store
+    sizes: Sizes
+    built_for: int
 
 
 class ExactIndex(LocalIndex):
@@ -21,7 +33,7 @@ class ExactIndex(LocalIndex):
 
     Where the divergence ranks as an inner product does (see :func:`keys_and_queries`), one matrix product in blocks
     finds a few candidates more than k, and the form of the divergence that does not cancel decides among them and gives
-    the values. Others are computed for all pairs in blocks. Memory is O(k) a query beyond one block; the index itself
+    the values. Others are computed for all pairs in blocks. Memory is O(k) per query beyond one block; the index itself
     holds the items and, for inner products, one vector of dim + 1 features for each.
 
     Use it up to some 100,000 items, or where every neighbour counts; :class:`FaissIndex` is faster for more.
@@ -44,51 +56,44 @@ class ExactIndex(LocalIndex):
     (array([[8, 7]]), array([[0.044, 0.193]]))
     """
 
-    _reduction: Reduction | None = None
-    _keys: Store | None = None
-    _sizes: Sizes = Sizes()
-    _made_for: int = 0
+    _state: _State | None = None  # None without items, and for divergences that do not rank as inner products
 
-    def _taken_in(self, images: Tensor, store: Store) -> Callable[[], None]:
-        outgrown = len(store) + len(images) > OUTGROWN * self._made_for
-        if self._reduction is None or self._keys is None or outgrown:
-            return self._made(store, images)
-        keys, own = self._reduction.keys(images).numpy(), self._keys
-        sizes = sizes_of(keys, type(self).__name__)
-        own.reserve(len(keys))
+    def _build(self, store: Store | None, new: Tensor | None) -> _State | None:
+        parts = [] if store is None else [torch.from_numpy(store.values)]
+        parts += [] if new is None else [new]
+        count = sum(map(len, parts))
+        if count == 0 or self.divergence.ranks_like() is None:
+            return None
+        owner = type(self).__name__
+        form = form_for(self.divergence, self.direction, "inner-product", sample_of(parts), owner)
+        keys = np.empty((count, form.size), parts[0].numpy().dtype)
+        fill_keys(keys, form, parts)
+        return _State(form, Store(keys, np.arange(count)), sizes_of(keys, owner), count)
 
-        def put() -> None:
-            own.append(keys, np.arange(own.rows, own.rows + len(keys)))
-            self._sizes = self._sizes.joined(sizes)
+    def _prepare_add(self, embeddings: Tensor, total: int) -> Callable[[], None] | None:
+        state = self._state
+        if state is None or total > OUTGROWN * state.built_for:
+            return None
+        keys = state.form.plain_keys(embeddings).numpy()
+        sizes = state.sizes.joined(sizes_of(keys, type(self).__name__))
+        state.keys.reserve(len(keys))
 
-        return put
+        def extend() -> None:
+            state.keys.append(keys, np.arange(state.keys.rows, state.keys.rows + len(keys)))
+            state.sizes = sizes
 
-    def _made_anew(self, store: Store) -> Callable[[], None]:
-        return self._made(store, torch.from_numpy(store.values[:0]))
+        return extend
 
-    def _made(self, store: Store, images: Tensor) -> Callable[[], None]:
-        """Make the keys of the items in the store and of new ones."""
-        dense = store.compacted()
-        dense.reserve(len(images))
-        parts = [torch.from_numpy(dense.values), images]
-        count = dense.rows + len(images)
-        reduction, keys, sizes = None, None, Sizes()
-        if count and ranking(self.divergence) is not None:
-            owner = type(self).__name__
-            reduction = reduce(self.divergence, self.direction, "inner-product", sample_of(parts), owner)
-            rows = np.empty((count, reduction.size), dense.values.dtype)
-            fill_keys(rows, reduction, parts)
-            keys, sizes = Store(rows, np.arange(count)), sizes_of(rows, owner)
-        return self._change(store, dense, _reduction=reduction, _keys=keys, _sizes=sizes, _made_for=count)
+    def _mask(self, rows: RowNumbers) -> None:
+        if self._state is not None:
+            keys = self._state.keys.values
+            keys[rows] = masked_key(torch.from_numpy(keys[:1])).numpy()
 
-    def _take_out(self, rows: NDArray[np.int64]) -> None:
-        if self._keys is not None:
-            self._keys.values[rows] = empty_key(torch.from_numpy(self._keys.values[:1])).numpy()
-
-    def _search(self, queries: Tensor, k: int) -> tuple[Tensor, NDArray[np.int64]]:
-        if self._reduction is None or self._keys is None:
+    def _search(self, queries: Tensor, k: int) -> tuple[Tensor, RowNumbers]:
+        state = self._state
+        if state is None:
             return self._by_pairs(queries, k)
-        return self._by_keys(queries, k, self._reduction, Keys(torch.from_numpy(self._keys.values), self._sizes))
+        return self._by_keys(queries, k, state.form, Keys(torch.from_numpy(state.keys.values), state.sizes))
 
-    def _exact(self, queries: Tensor, k: int) -> tuple[Tensor, NDArray[np.int64]]:
+    def _exact(self, queries: Tensor, k: int) -> tuple[Tensor, RowNumbers]:
         return self._search(queries, k)

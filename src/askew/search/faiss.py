@@ -1,14 +1,15 @@
-"""Search by a Bregman divergence in FAISS."""
+"""Search in FAISS by a divergence that ranks as an inner product does."""
 
 from __future__ import annotations
 
+import copy
 import hashlib
 import os
+import secrets
 import warnings
 from collections.abc import Callable
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
-from types import ModuleType
 from typing import Any
 
 import numpy as np
@@ -18,31 +19,55 @@ from torch import Tensor
 
 from askew import checks, io
 from askew._parallel import release_memory
+from askew.encoders import as_points
+from askew.search.base import RowNumbers
+from askew.search.certified import NO_SIZES, Keys, Sizes, largest_products, masked_key, sizes_of
 from askew.search.engines import (
     KINDS,
-    candidates,
     check_engine,
-    features,
+    import_faiss,
     kind_for,
     make_engine,
     most_effort,
-    padded,
     read_engine,
     search_engine,
 )
-from askew.search.folder import PART, part_name
-from askew.search.forms import HEADROOM, Reduction, balanced, ranking, reduce
-from askew.search.local import OUTGROWN, Keys, LocalIndex, Sizes, empty_key, fill_keys, sample_of, sizes_of
-from askew.search.scan import largest_products
+from askew.search.folder import INDEX
+from askew.search.inner_product import InnerProductForm, fill_keys, form_for, sample_of
+from askew.search.local import OUTGROWN, LocalIndex
 from askew.search.store import Store, empty_rows
 
 __all__ = ["FaissIndex"]
 
-# From this many features on FAISS is faster in looking at all keys than torch in blocks; measured at 33 and 129.
+# From this many features on FAISS scans all keys faster than torch in blocks; measured at 33 and 129.
 WIDE = 96
 # Queries that set the effort, and how many neighbours of each are to be found.
 TUNING_QUERIES = 256
 TUNING_NEIGHBOURS = 10
+
+
+@dataclass
+class _State:
+    """An engine that holds the keys of all rows, and how it was built."""
+
+    kind: str
+    # The kind for this number of items; flat takes its place where it misses too many neighbours.
+    tried: str
+    effort: int = 1
+    engine: Any = None
+    form: InnerProductForm | None = None
+    sizes: Sizes = NO_SIZES
+    built_for: int = 0
+
+    def flat_keys(self) -> Tensor:
+        """Return the keys of a flat engine where FAISS has them, without a copy."""
+        count, size = self.engine.ntotal, self.engine.d
+        keys: NDArray[np.float32] = import_faiss().rev_swig_ptr(self.engine.get_xb(), count * size)
+        return torch.from_numpy(keys.reshape(count, size))
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> _State:
+        engine = None if self.engine is None else import_faiss().clone_index(self.engine)
+        return replace(self, form=copy.deepcopy(self.form, memo), engine=engine)
 
 
 class FaissIndex(LocalIndex):
@@ -60,30 +85,25 @@ class FaissIndex(LocalIndex):
     direction
         ``"query-first"`` for the smallest D(query, item), ``"query-second"`` for the smallest D(item, query).
     kind
-        ``"flat"`` looks at all items and is exact. ``"ivf"`` looks at some lists of items, ``"hnsw"`` follows a graph,
+        ``"flat"`` scans all items and is exact. ``"ivf"`` visits some lists of items, ``"hnsw"`` follows a graph,
         ``"ivf-pq"`` has lists of short codes, for more items than fit into memory otherwise. None chooses by size: flat
-        below 50,000 items, ivf up to 20 million, ivf-pq beyond, and changes over as the index grows; flat too where
+        below 50,000 items, ivf up to 20 million, ivf-pq beyond, and changes as the index grows. It is also flat where
         these miss the recall target, as with one feature, or with some items a thousand times as long as others.
     recall_target
-        The share of the true neighbours that a search should find. The effort (lists or nodes that are looked at) is
-        set for it when the index is made, with some of the items as queries; :meth:`tune` does it with other ones, and
+        The fraction of the true neighbours that a search should find. The effort (lists or nodes that are visited) is
+        set for it when the index is built, with some of the items as queries; :meth:`tune` does it with other ones, and
         :meth:`recall` measures.
     progress
         Whether to show a progress bar while items are encoded; None means on a terminal.
     scratch
-        A folder for items that are larger than memory: they are then kept in a file there, which is gone with the
-        index, and so are their keys while the index is made. With kind ``"ivf-pq"`` what is left in memory are some
-        bytes for each item. A saved index needs none: its items stay in its own folder.
-
-    Attributes
-    ----------
-    effort : int
-        How many lists (ivf) or nodes (hnsw) a search looks at; may be set.
+        A folder for items that are larger than memory: they are then kept in a temporary file there, and so are their
+        keys while the index is built. With kind ``"ivf-pq"`` only some bytes for each item stay in memory. A saved
+        index needs none: its items stay in its own folder.
 
     Notes
     -----
-    The Euclidean form needs a bound on the length of keys. It is set with some headroom, and when an item is added
-    beyond it, the index is made anew with a wider one; as bounds grow by a factor, that is rare.
+    The Euclidean form needs a bound on the length of keys. It is set with some headroom, and an item beyond it makes
+    the index rebuild with a larger one; as bounds grow by a factor, that is rare.
 
     Examples
     --------
@@ -93,6 +113,9 @@ class FaissIndex(LocalIndex):
     >>> ids, index.kind
     (array([[8, 7]]), 'flat')
     """
+
+    _needs_inner_products = True
+    _state: _State
 
     def __init__(
         self,
@@ -106,175 +129,142 @@ class FaissIndex(LocalIndex):
         if scratch is not None and not Path(scratch).is_dir():
             raise FileNotFoundError(checks.message("scratch of FaissIndex", "a folder that exists", repr(str(scratch))))
         self._scratch = None if scratch is None else Path(scratch)
-        self._faiss: ModuleType = checks.optional_import("faiss", "faiss", "FaissIndex")
+        import_faiss()
         super().__init__(divergence, direction, progress)
-        if kind is not None:
-            checks.check_name(kind, KINDS, "kind of FaissIndex")
-        self._asked = kind
-        self.recall_target = _checked_share(recall_target, "recall_target of FaissIndex")
-        self.kind = self._tried = kind or "flat"
-        self.effort = 1
-        self._engine: Any = None
-        self._reduction: Reduction | None = None
-        self._made_for = 0
-        self._sizes = Sizes()
-        if self._divergence is not None:
-            self._check_divergence()
+        self._asked = None if kind is None else checks.check_name(kind, KINDS, "kind of FaissIndex")
+        self.recall_target = _check_fraction(recall_target, "recall_target of FaissIndex")
+        self._state = _State(kind or "flat", kind or "flat")
 
-    def _set_divergence(self, dim: int) -> None:
-        super()._set_divergence(dim)
-        self._check_divergence()
+    @property
+    def kind(self) -> str:
+        """The kind of the index as it is now."""
+        return self._state.kind
 
-    def _check_divergence(self) -> None:
-        if ranking(self.divergence) is None:
-            # Raises, and says which ones there are.
-            reduce(self.divergence, self.direction, "inner-product", None, type(self).__name__)
+    @property
+    def effort(self) -> int:
+        """How many lists (ivf) or nodes (hnsw) a search visits; may be set."""
+        return self._state.effort
 
-    # ------------------------------------------------------------------ items come and go
+    @effort.setter
+    def effort(self, effort: int) -> None:
+        self._state.effort = effort
 
-    def _taken_in(self, images: Tensor, store: Store) -> Callable[[], None]:
-        total = len(store) + len(images)
-        kind = self._asked or kind_for(total)
-        if self._asked is None and kind_for(2 * total) == self._tried:
-            kind = self._tried  # items that come and go near the border must not change it each time
-        outgrown = total > OUTGROWN * self._made_for
-        if self._engine is None or self._reduction is None or kind != self._tried or outgrown:
-            return self._made(kind, store, images)
-        flat = self.kind == "flat"
-        # Plain keys first: only they tell whether the Euclidean form can hold them.
-        keys = self._reduction.plain_keys(images).float().numpy()
+    # ------------------------------------------------------------------ changes
+
+    def _prepare_add(self, embeddings: Tensor, total: int) -> Callable[[], None] | None:
+        state = self._state
+        if state.form is None or self._kind_for(total) != state.tried or total > OUTGROWN * state.built_for:
+            return None
+        # Plain keys first: they tell whether the Euclidean form can hold them.
+        keys = state.form.plain_keys(embeddings).float().numpy()
         sizes = sizes_of(keys, type(self).__name__)
-        if not flat and sizes.whole > self._reduction.radius:
-            return self._made(kind, store, images)
-        if not flat:
-            keys = _euclidean(keys, self._reduction.radius)
-        keys = padded(self.kind, keys)
+        if state.kind != "flat":
+            if sizes.whole > state.form.radius:
+                return None
+            keys = np.pad(keys, ((0, 0), (0, 1)))
+            _fill_last_feature(keys, state.form.radius)
+        keys, sizes = KINDS[state.kind].padded(keys), state.sizes.joined(sizes)
 
-        def put() -> None:
-            self._engine.add(keys)
-            self._sizes = self._sizes.joined(sizes)
+        def extend() -> None:
+            state.engine.add(keys)
+            state.sizes = sizes
 
-        return put
+        return extend
 
-    def _take_out(self, rows: NDArray[np.int64]) -> None:
+    def _kind_for(self, total: int) -> str:
+        if self._asked is None and kind_for(2 * total) == self._state.tried:
+            return self._state.tried  # items that come and go near the border must not change it each time
+        return self._asked or kind_for(total)
+
+    def _mask(self, rows: RowNumbers) -> None:
         if self.kind == "flat":
-            stored = self._flat_keys()
-            stored[torch.from_numpy(rows)] = empty_key(stored)
+            keys = self._state.flat_keys()
+            keys[torch.from_numpy(rows)] = masked_key(keys)
 
-    def _made_anew(self, store: Store) -> Callable[[], None]:
-        return self._made(self._asked or kind_for(len(store)), store, torch.from_numpy(store.values[:0]))
-
-    def _made(self, kind: str, store: Store, images: Tensor, tried: str | None = None) -> Callable[[], None]:
-        """Make the index of the items in the store and of new ones; ``tried`` is the kind that was not good enough."""
-        owner = type(self).__name__
-        dense = store.compacted()
-        dense.reserve(len(images))
-        parts = [torch.from_numpy(dense.values), images]
-        count = dense.rows + len(images)
+    def _build(self, store: Store | None, new: Tensor | None) -> _State:
+        parts = [] if store is None else [torch.from_numpy(store.values)]
+        parts += [] if new is None else [new]
+        count = sum(map(len, parts))
         if count == 0:
-            return self._change(store, dense, _engine=None, _reduction=None, _made_for=0)
+            return _State(self.kind, self._state.tried, self.effort)
+        kind = (self._asked or kind_for(count)) if new is None else self._kind_for(count)
+        state, recall = self._build_kind(kind, parts)
+        if recall < self.recall_target and self._asked is None:
+            state, _ = self._build_kind("flat", parts)
+            state.tried = kind
+        elif recall < self.recall_target:
+            what = f"FaissIndex of kind {kind!r} finds {recall:.1%} of the nearest items, below its recall_target"
+            warnings.warn(f"{what}. Use kind='flat', or scale items that are far longer than others.", stacklevel=4)
+        return state
+
+    def _build_kind(self, kind: str, parts: list[Tensor]) -> tuple[_State, float]:
+        """Return the state for several sets of items, and the recall that was measured on some of them."""
+        owner, count, flat = type(self).__name__, sum(map(len, parts)), kind == "flat"
         sample = sample_of(parts)
-        reduction = reduce(self.divergence, self.direction, "inner-product", sample, owner)
-        flat = kind == "flat"
-        size = reduction.size
+        form = form_for(self.divergence, self.direction, "inner-product", sample, owner)
+        size = form.size
         if not flat:
-            reduction = balanced(reduction, sample)
-        keys = empty_rows(count, features(kind, reduction.size), np.float32, self._scratch)
+            form = form.balanced(sample)
+        keys = empty_rows(count, KINDS[kind].features(form.size), np.float32, self._scratch)
         keys[:, size:] = 0
-        fill_keys(keys[:, :size], reduction, parts)
-        if self._scratch is not None:  # memory is what matters then, and the codes come next
+        fill_keys(keys[:, :size], form, parts)
+        if self._scratch is not None:  # memory is scarce then, and the codes come next
             release_memory()
         sizes = sizes_of(keys[:, :size], owner)
         if not flat:
-            reduction = replace(reduction, radius=HEADROOM * max(sizes.whole, 1e-30))
-            _fill_euclidean(keys[:, : reduction.size], reduction.radius)
+            form = form.with_radius(sizes.whole)
+            _fill_last_feature(keys[:, : form.size], form.radius)
         engine: Any = None
         for codes in KINDS[kind].codes:
             del engine  # not two at a time
-            engine = make_engine(self._faiss, kind, codes, keys, self._scratch)
-            effort, recall = (1, 1.0) if flat else self._first_effort(kind, engine, reduction, parts, keys)
+            engine = make_engine(kind, codes, keys, self._scratch)
+            effort, recall = (1, 1.0) if flat else self._first_effort(kind, engine, form, parts, keys)
             if recall >= _goal(self.recall_target):
                 break
-        if recall < self.recall_target and self._asked is None:
-            return self._made("flat", store, images, tried=kind)
-        if recall < self.recall_target:
-            found = f"FaissIndex of kind {kind!r} finds {recall:.1%} of the nearest items, below its recall_target"
-            warnings.warn(f"{found}. Use kind='flat', or scale items that are far longer than others.", stacklevel=4)
-        made = {"_engine": engine, "_reduction": reduction, "_sizes": sizes, "_made_for": count}
-        return self._change(store, dense, **made, kind=kind, effort=effort, _tried=tried or kind)
+        return _State(kind, kind, effort, engine, form, sizes, count), recall
 
     def _first_effort(
-        self, kind: str, engine: Any, reduction: Reduction, parts: list[Tensor], keys: NDArray[np.float32]
+        self, kind: str, engine: Any, form: InnerProductForm, parts: list[Tensor], keys: NDArray[np.float32]
     ) -> tuple[int, float]:
-        """Return the effort that finds the neighbours of some of the items, and their share."""
-        count = len(keys)
+        """Return the effort that finds the neighbours of some of the items, and the recall."""
+        count, border = len(keys), len(parts[0])
         rows = np.random.RandomState(0).permutation(count)[:TUNING_QUERIES]
         rows.sort()
-        border = len(parts[0])
-        queries = torch.cat(
-            [parts[0][torch.from_numpy(rows[rows < border])], parts[1][torch.from_numpy(rows[rows >= border] - border)]]
-        )
-        queries = reduction.like_queries(queries)
-        k = min(TUNING_NEIGHBOURS, count)
-        vectors = reduction.plain_queries(queries).float()
-        _, truth = largest_products(vectors, torch.from_numpy(keys[:, : vectors.shape[1]]).split(1 << 16), k)
-        vectors = reduction.queries(queries).float()
-        return self._effort(kind, engine, vectors.numpy(), truth.numpy(), self.recall_target, None)
-
-    def _effort(
-        self,
-        kind: str,
-        engine: Any,
-        vectors: NDArray[np.float32],
-        truth: NDArray[np.int64],
-        target: float,
-        live: NDArray[np.bool_] | None,
-    ) -> tuple[int, float]:
-        """Return the least of some efforts whose candidates hold the true neighbours, and what share of them."""
-        width = min(candidates(kind, truth.shape[1]), engine.ntotal)
-        vectors = padded(kind, vectors)
-        most = most_effort(kind, engine)
-        effort = 1 if kind.startswith("ivf") else 16
-        while True:
-            effort = min(effort, most)
-            found = search_engine(self._faiss, kind, engine, vectors, width, effort, live)
-            recall = sum(len(np.intersect1d(a, b)) for a, b in zip(found, truth, strict=True)) / truth.size
-            if recall >= _goal(target) or effort == most:
-                return effort, recall
-            effort = _next_effort(effort)
-
-    def _copied(self, memo: dict[int, Any]) -> dict[str, Any]:
-        memo[id(self._faiss)] = self._faiss  # a module, which has no copies
-        if self._engine is not None:
-            memo[id(self._engine)] = self._faiss.clone_index(self._engine)
-        return super()._copied(memo)
+        chosen = [parts[0][torch.from_numpy(rows[rows < border])]]
+        if len(parts) > 1:
+            chosen.append(parts[1][torch.from_numpy(rows[rows >= border] - border)])
+        queries = form.as_queries(torch.cat(chosen))
+        vectors = form.plain_queries(queries).float()
+        blocks = torch.from_numpy(keys[:, : vectors.shape[1]]).split(1 << 16)
+        _, truth = largest_products(vectors, blocks, min(TUNING_NEIGHBOURS, count))
+        vectors = form.queries(queries).float()
+        return _least_effort(kind, engine, vectors.numpy(), truth.numpy(), self.recall_target, None)
 
     # ------------------------------------------------------------------ search
 
-    def _search(self, queries: Tensor, k: int) -> tuple[Tensor, NDArray[np.int64]]:
-        store, reduction = self._items, self._reduction
-        if reduction is None:
+    def _search(self, queries: Tensor, k: int) -> tuple[Tensor, RowNumbers]:
+        store, state = self._items, self._state
+        if state.form is None:
             raise ValueError(checks.message("FaissIndex", "filled before it is searched", "no items"))
-        checks.check_size(self.effort, "effort of FaissIndex")
-        if self.kind == "flat":
-            keys = Keys(self._flat_keys(), self._sizes)
-            if self._engine.d >= WIDE:
-                keys = WideKeys(keys.keys, self._sizes, self._engine)
-            return self._by_keys(queries, k, reduction, keys)
-        vectors = padded(self.kind, reduction.queries(queries).float().numpy())
-        width = min(candidates(self.kind, k), len(store))
-        rows = search_engine(self._faiss, self.kind, self._engine, vectors, width, self.effort, store.live)
+        checks.check_size(state.effort, "effort of FaissIndex")
+        if state.kind == "flat":
+            scanner = state.engine if state.engine.d >= WIDE else None
+            return self._by_keys(queries, k, state.form, Keys(state.flat_keys(), state.sizes, scanner))
+        kind = KINDS[state.kind]
+        vectors = kind.padded(state.form.queries(queries).float().numpy())
+        width = min(kind.candidates(k), len(store))
+        rows = search_engine(state.kind, state.engine, vectors, width, state.effort, store.live)
         if rows.size and (rows.max() >= store.rows or rows.min() < -1):
             raise ValueError(io.damaged("the FAISS index", "it names rows that are not there"))
-        values, best = self._reranked(queries, store.values, rows, k)
-        few = np.flatnonzero((best < 0).any(1))
+        values, best = self._ranked(queries, store.values, rows, k)
+        short = np.flatnonzero((best < 0).any(1))
         ids = store.ids[best]
-        if len(few):  # the lists that were looked at held fewer than k items
-            values[few], ids[few] = self._exact(queries[torch.from_numpy(few)], k)
+        if len(short):  # the lists that were visited held fewer than k items
+            values[short], ids[short] = self._exact(queries[torch.from_numpy(short)], k)
         return values, ids
 
     def tune(self, queries: ArrayLike | Tensor, k: int = 10, recall: float | None = None) -> int:
-        """Set the effort so that searches like these queries find their neighbours, and return it.
+        """Set the effort at which searches like these queries find their neighbours, and return it.
 
         Parameters
         ----------
@@ -283,55 +273,45 @@ class FaissIndex(LocalIndex):
         k
             How many neighbours each wants.
         recall
-            The share of true neighbours to find; ``recall_target`` by default.
+            The fraction of true neighbours to find; ``recall_target`` by default.
         """
         k = checks.check_size(k, "k of FaissIndex.tune")
-        target = self.recall_target if recall is None else _checked_share(recall, "recall of FaissIndex.tune")
+        target = self.recall_target if recall is None else _check_fraction(recall, "recall of FaissIndex.tune")
         if len(self) == 0:
             raise ValueError(checks.message("FaissIndex", "filled before it is tuned", "no items", "Call add first."))
-        images = self._images(queries, "queries", is_first=self.direction == "query-first")
+        embeddings = self._embed(as_points(queries), "queries")
         with self._reading():
-            if self.kind != "flat" and self._reduction is not None and len(images) and len(self):
-                _, ids = self._exact(images, min(k, len(self)))
-                truth = self._items.find(ids.reshape(-1)).reshape(ids.shape)
-                vectors = self._reduction.queries(images).float().numpy()
-                self.effort, _ = self._effort(self.kind, self._engine, vectors, truth, target, self._items.live)
-        return self.effort
-
-    def _flat_keys(self) -> Tensor:
-        """Return the keys of a flat index where FAISS has them, without a copy."""
-        engine = self._engine
-        keys: NDArray[np.float32] = self._faiss.rev_swig_ptr(engine.get_xb(), engine.ntotal * engine.d)
-        return torch.from_numpy(keys.reshape(engine.ntotal, engine.d))
+            state, store = self._state, self._items
+            if state.kind != "flat" and state.form is not None and len(embeddings) and len(store):
+                _, ids = self._exact(embeddings, min(k, len(store)))
+                truth = store.find(ids.reshape(-1)).reshape(ids.shape)
+                vectors = state.form.queries(embeddings).float().numpy()
+                state.effort, _ = _least_effort(state.kind, state.engine, vectors, truth, target, store.live)
+            return state.effort
 
     # ------------------------------------------------------------------ on disk
 
     def _settings(self) -> dict[str, object]:
-        reduction = self._reduction
+        state = self._state
+        form = None if state.form is None else {"centre": state.form.centre[0].tolist(), **state.form.settings()}
         return {
             "asked": self._asked,
-            "kind": self.kind,
-            "tried": self._tried,
+            "kind": state.kind,
+            "tried": state.tried,
             "recall_target": self.recall_target,
-            "effort": self.effort,
-            "made_for": self._made_for,
-            "sizes": list(self._sizes),
-            "reduction": None
-            if reduction is None
-            else {
-                "centre": reduction.centre[0].tolist(),
-                "radius": None if reduction.form == "inner-product" else reduction.radius,
-                "offset": reduction.offset,
-                "stretch": reduction.stretch,
-            },
+            "effort": state.effort,
+            "made_for": state.built_for,
+            "sizes": list(state.sizes),
+            "reduction": form,
         }
 
     def _write_parts(self, folder: Path) -> dict[str, Any]:
-        if self._engine is None:
+        if self._state.engine is None:
             return {}
-        name = part_name("faiss", "index")
+        faiss = import_faiss()
+        name = f"faiss-{secrets.token_hex(8)}.index"
         digest = hashlib.sha256()
-        # By the open file: where FAISS itself closes a file, it does not tell that the last bytes found no room.
+        # By the open file: where FAISS itself closes a file, it does not report that the last bytes found no room.
         with io.atomic_write(folder / name) as temporary, temporary.open("xb") as file:
 
             def write(block: bytes) -> None:
@@ -339,102 +319,87 @@ class FaissIndex(LocalIndex):
                 digest.update(block)
 
             try:
-                self._faiss.write_index(self._engine, self._faiss.PyCallbackIOWriter(write))
+                faiss.write_index(self._state.engine, faiss.PyCallbackIOWriter(write))
             except RuntimeError as error:
                 raise OSError(f"FAISS could not write it: {str(error).splitlines()[0]}") from error
         return {"engine": {"file": name, "sha256": digest.hexdigest()}}
 
     def _restore(self, settings: dict[str, Any], folder: Path, files: dict[str, Any], shown_file: str) -> None:
+        what = f"kind in {shown_file}"
         try:
-            asked, self.kind = settings["asked"], checks.check_name(settings["kind"], KINDS, f"kind in {shown_file}")
-            self._asked = None if asked is None else checks.check_name(asked, KINDS, f"kind in {shown_file}")
-            self._tried = checks.check_name(settings["tried"], KINDS, f"kind in {shown_file}")
+            asked = settings["asked"]
+            self._asked = None if asked is None else checks.check_name(asked, KINDS, what)
             self.recall_target = float(settings["recall_target"])
-            self.effort = checks.check_size(settings["effort"], f"effort in {shown_file}")
-            self._made_for = int(settings["made_for"])
-            self._sizes = Sizes(*(float(size) for size in settings["sizes"]))
-            numbers = settings["reduction"]
+            kind, tried = (checks.check_name(settings[name], KINDS, what) for name in ("kind", "tried"))
+            state = _State(kind, tried, checks.check_size(settings["effort"], f"effort in {shown_file}"))
+            state.built_for = int(settings["made_for"])
+            state.sizes = Sizes(*(float(size) for size in settings["sizes"]))
+            self._state, numbers = state, settings["reduction"]
             if numbers is None or self._store is None:
                 return
-            like = reduce(self.divergence, self.direction, "inner-product", None, type(self).__name__)
-            dtype = self.divergence.dtype or self._own_dtype()
+            like = form_for(self.divergence, self.direction, "inner-product", None, type(self).__name__)
+            dtype = self.divergence.dtype or self._item_dtype()
             centre = torch.tensor([[float(value) for value in numbers["centre"]]], dtype=dtype)
             if centre.shape != (1, self._store.values.shape[1]):
                 raise ValueError("its centre has another number of features")
-            self._reduction = replace(
-                like,
-                form=KINDS[self.kind].form,
-                centre=centre.to(like.centre.device),
-                radius=float(numbers["radius"] or "inf"),
-                offset=float(numbers["offset"]),
-                stretch=float(numbers["stretch"]),
-            )
-            name, digest = files["engine"]["file"], files["engine"]["sha256"]
+            state.form = like.restored(KINDS[kind].form, centre, numbers)
+            name, sha256 = files["engine"]["file"], files["engine"]["sha256"]
         except (KeyError, TypeError, ValueError, OverflowError) as error:
             raise ValueError(io.damaged(shown_file, f"its settings are incomplete: {error}")) from None
-        path = folder / part_checked(name, shown_file)
-        if _digest(path) != digest:
+        if not INDEX.is_part(name) or not name.startswith("faiss-"):
+            raise ValueError(io.damaged(shown_file, "the name of its FAISS file is wrong"))
+        path, count = folder / name, self._store.rows
+        if _digest(path) != sha256:
             raise ValueError(io.damaged(repr(str(path)), "its checksum does not fit"))
-        size = features(self.kind, self._reduction.size)
-        engine = read_engine(self._faiss, path, self.kind, self._store.rows)
-        self._engine = check_engine(self._faiss, self.kind, engine, size, self._store.rows, repr(str(path)))
+        engine = read_engine(path, kind, count)
+        state.engine = check_engine(kind, engine, KINDS[kind].features(state.form.size), count, repr(str(path)))
 
 
-class WideKeys(Keys):
-    """Keys with so many features that FAISS is faster in looking at all of them."""
-
-    def __init__(self, keys: Tensor, sizes: Sizes, engine: Any) -> None:
-        super().__init__(keys, sizes)
-        self.engine = engine
-
-    def largest(self, vectors: Tensor, k: int) -> tuple[Tensor, Tensor]:
-        """Return the k largest inner products of each vector with the keys, and the rows of these keys."""
-        scores, rows = self.engine.search(vectors.contiguous().numpy(), k)
-        scores[rows < 0] = np.nan  # FAISS passes over products that are NaN
-        return torch.from_numpy(scores), torch.from_numpy(rows)
-
-
-def part_checked(name: object, shown_file: str) -> str:
-    """Return the name of the FAISS file of a folder, if it is one."""
-    if not isinstance(name, str) or not PART.fullmatch(name) or not name.startswith("faiss-"):
-        raise ValueError(io.damaged(shown_file, "the name of its FAISS file is wrong"))
-    return name
+def _least_effort(
+    kind: str,
+    engine: Any,
+    vectors: NDArray[np.float32],
+    truth: RowNumbers,
+    target: float,
+    live: NDArray[np.bool_] | None,
+) -> tuple[int, float]:
+    """Return the least of some efforts whose candidates hold the true neighbours, and what fraction of them."""
+    width = min(KINDS[kind].candidates(truth.shape[1]), engine.ntotal)
+    vectors = KINDS[kind].padded(vectors)
+    most = most_effort(kind, engine)
+    effort = 1 if kind.startswith("ivf") else 16
+    while True:
+        effort = min(effort, most)
+        rows = search_engine(kind, engine, vectors, width, effort, live)
+        recall = sum(len(np.intersect1d(a, b)) for a, b in zip(rows, truth, strict=True)) / truth.size
+        if recall >= _goal(target) or effort == most:
+            return effort, recall
+        # The next of 1, 2, 3, 4, 6, 8, 12, 16, 24, 32 and so on.
+        is_power = effort & (effort - 1) == 0
+        effort += max(1, effort // 2 if is_power else effort // 3)
 
 
 def _goal(target: float) -> float:
-    """Return the share of neighbours to find: other queries are a little harder, so only half may be missed."""
+    """Return the recall to tune for: other queries are a little harder, so only half may be missed."""
     return 1 - (1 - target) / 2
 
 
-def _next_effort(effort: int) -> int:
-    """Return the next of 1, 2, 3, 4, 6, 8, 12, 16, 24, 32 and so on."""
-    is_power = effort & (effort - 1) == 0
-    return effort + max(1, effort // 2 if is_power else effort // 3)
-
-
-def _checked_share(value: float, what: str) -> float:
+def _check_fraction(value: float, what: str) -> float:
     if checks.check_positive(value, what) > 1:
         raise ValueError(checks.message(what, "at most 1", value))
     return float(value)
 
 
-def _euclidean(keys: NDArray[np.float32], radius: float) -> NDArray[np.float32]:
-    result = np.empty((len(keys), keys.shape[1] + 1), np.float32)
-    result[:, :-1] = keys
-    _fill_euclidean(result, radius)
-    return result
-
-
-def _fill_euclidean(keys: NDArray[np.float32], radius: float) -> None:
-    """Set the last feature of keys so that all have the same length."""
+def _fill_last_feature(keys: NDArray[np.float32], radius: float) -> None:
+    """Set the last feature of keys to what gives all of them the length ``radius``."""
     plain = keys[:, :-1]
     squares = np.einsum("ij,ij->i", plain, plain)
     keys[:, -1] = np.sqrt(np.maximum(radius**2 - squares, 0))
 
 
 def _digest(path: Path) -> str:
+    digest = hashlib.sha256()
     with path.open("rb") as file:
-        digest = hashlib.sha256()
         while block := file.read(1 << 22):
             digest.update(block)
-        return digest.hexdigest()
+    return digest.hexdigest()

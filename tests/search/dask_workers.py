@@ -2,7 +2,7 @@
 
 The worker that is to bring block 5 is killed by that block, once: other blocks are done by then, and others are not.
 
-python blocks_of_workers.py
+python dask_workers.py
 """
 
 from __future__ import annotations

@@ -29,8 +29,8 @@ from askew.divergences import (
     make,
 )
 from askew.potentials import NegativeEntropy
-from askew.search import ExactIndex, Reduction, keys_and_queries
-from askew.search.forms import DIRECTIONS, FORMS, has_boundary, ranking
+from askew.search import ExactIndex, InnerProductForm, keys_and_queries
+from askew.search.inner_product import DIRECTIONS, FORMS
 
 # What has no form as an inner product.
 OTHERS = {"deep-div", "deep-div-affine", "pbdl", "deepnorm", "widenorm", "widenorm-legacy", "iqe", "mrn"}
@@ -59,7 +59,7 @@ def truth(divergence: Divergence, queries: Tensor, items: Tensor, direction: str
     return divergence.pairwise(items, queries).t()
 
 
-def costs(form: Reduction, queries: Tensor, items: Tensor) -> Tensor:
+def costs(form: InnerProductForm, queries: Tensor, items: Tensor) -> Tensor:
     """Return what an engine makes small, ``(queries, items)``."""
     vectors, keys = form.queries(queries), form.keys(items)
     assert vectors.shape == (len(queries), form.size)
@@ -81,7 +81,7 @@ def check(divergence: Divergence, direction: str, form: str) -> None:
 
 
 def test_no_member_is_forgotten() -> None:
-    assert {name for name in askew.names() if ranking(make(name, DIM)) is None} == OTHERS
+    assert {name for name in askew.names() if make(name, DIM).ranks_like() is None} == OTHERS
 
 
 @pytest.mark.parametrize("form", FORMS)
@@ -123,7 +123,7 @@ def test_dual(direction: str) -> None:
 @pytest.mark.parametrize("make_one", [Symmetrized, Jensen])
 def test_sums_of_both_directions_do_not_reduce(make_one: Callable[[Any], Divergence]) -> None:
     divergence = make_one(made("nbd"))
-    assert ranking(divergence) is None
+    assert divergence.ranks_like() is None
     with pytest.raises(TypeError, match=r"a Bregman divergence.*Got .* instead\. askew\.search\.ExactIndex searches"):
         keys_and_queries(divergence)
 
@@ -177,7 +177,7 @@ def test_keys_beyond_the_radius() -> None:
     items = points(divergence, 60, 1)
     form = keys_and_queries(divergence, "query-first", "euclidean", items)
     assert 1 < form.radius / form.longest(items) < 1.2
-    with pytest.raises(ValueError, match=r"keys must be at most .* long, the radius.*Make a new one from all items"):
+    with pytest.raises(ValueError, match=r"keys must be at most .* long, the radius.*Make a new form from all items"):
         form.keys(10 * items)
     assert form.keys(items[:0]).shape == (0, DIM + 2)
     assert form.queries(100 * items).shape == (60, DIM + 2)
@@ -215,13 +215,15 @@ def test_centre_where_all_items_are_zero() -> None:
 
 def test_boundary_of_wrappers() -> None:
     kl, burg = made("kl"), made("itakura-saito")
-    assert (has_boundary(kl, True), has_boundary(kl, False)) == (True, False)
-    assert (has_boundary(Reversed(kl), True), has_boundary(Reversed(kl), False)) == (False, True)
-    assert (has_boundary(Sqrt(Scaled(kl)), True), has_boundary(Sqrt(Reversed(kl)), True)) == (True, False)
-    # The middle of two points on the boundary may lie there too.
-    assert (has_boundary(Jensen(kl), True), has_boundary(Jensen(kl), False)) == (False, False)
-    assert not has_boundary(burg, True)
-    assert not has_boundary(GeneralizedSymmetrized(kl), True)
+    assert (kl.takes_boundary("first"), kl.takes_boundary("second")) == (True, False)
+    assert (Reversed(kl).takes_boundary("first"), Reversed(kl).takes_boundary("second")) == (False, True)
+    assert Sqrt(Scaled(kl)).takes_boundary("first")
+    assert not Sqrt(Reversed(kl)).takes_boundary("first")
+    # The middle of two points on the boundary may lie there as well.
+    assert not Jensen(kl).takes_boundary("first")
+    assert not Jensen(kl).takes_boundary("second")
+    assert not burg.takes_boundary("first")
+    assert not GeneralizedSymmetrized(kl).takes_boundary("first")
 
 
 @pytest.mark.parametrize("name", ["kl", "itakura-saito", "logistic", "kl-simplex"])
@@ -295,7 +297,7 @@ def test_bad_input(arguments: dict[str, Any], error: type[Exception], match: str
 def test_points_of_another_shape(bad: Any) -> None:
     form = keys_and_queries(made("nbd"))
     for call in (form.keys, form.queries):
-        with pytest.raises(ValueError, match=r"points of a Reduction must be of shape \(n, 4\)"):
+        with pytest.raises(ValueError, match=r"points of an InnerProductForm must be of shape \(n, 4\)"):
             call(bad)
 
 

@@ -176,7 +176,7 @@ def test_nan_gives_what_the_divergence_gives(name: str) -> None:
 def test_two_workers_of_which_one_is_killed() -> None:
     """What is lost with it is made again, and the answers are those of one process."""
     pytest.importorskip("distributed")
-    script = Path(__file__).with_name("blocks_of_workers.py")
+    script = Path(__file__).with_name("dask_workers.py")
     result = subprocess.run([sys.executable, str(script)], capture_output=True, text=True, timeout=300, check=False)
     assert result.returncode == 0, result.stderr[-2000:]
     found = json.loads(result.stdout.splitlines()[-1])

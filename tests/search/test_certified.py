@@ -7,8 +7,8 @@ import pytest
 import torch
 from torch import Tensor
 
-from askew.search import scan
-from askew.search.scan import largest_products
+from askew.search import certified
+from askew.search.certified import largest_products
 
 
 def brute_force(queries: Tensor, keys: Tensor, k: int) -> tuple[Tensor, Tensor]:
@@ -101,25 +101,24 @@ def test_no_queries() -> None:
 def test_sizes_of_blocks_change_nothing(monkeypatch: pytest.MonkeyPatch, query_rows: int, key_rows: int) -> None:
     queries, keys = whole_numbers(50, 6, 1), whole_numbers(3000, 6, 2)
     wanted = brute_force(queries, keys, 15)
-    monkeypatch.setattr(scan, "QUERY_ROWS", query_rows)
-    monkeypatch.setattr(scan, "KEY_ROWS", key_rows)
+    monkeypatch.setattr(certified, "QUERY_ROWS", query_rows)
+    monkeypatch.setattr(certified, "KEY_ROWS", key_rows)
     assert_equal(largest_products(queries, [keys], 15), wanted)
 
 
-def test_memory_does_not_grow_with_a_block_for_each_query() -> None:
-    """Products of one block are there at a time, however many queries there are."""
-    sizes: list[int] = []
-    original = scan._Best.look_at
+def test_memory_does_not_grow_with_a_block_for_each_query(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Products of one block are in memory at a time, however many queries there are."""
+    places: list[int] = []
+    multiply = torch.mm
 
-    def look_at(self: scan._Best, keys: Tensor, start: int) -> None:
-        sizes.append(self.buffer.data_ptr())
-        original(self, keys, start)
+    def spy(left: Tensor, right: Tensor, *, out: Tensor) -> Tensor:
+        places.append(out.data_ptr())
+        return multiply(left, right, out=out)
 
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(scan._Best, "look_at", look_at)
-        largest_products(torch.randn(2000, 3), [torch.randn(3000, 3)], 5)
-    assert len(sizes) >= 8
-    assert len(set(sizes)) <= torch.get_num_threads(), "one block for each thread"
+    monkeypatch.setattr(torch, "mm", spy)
+    largest_products(torch.randn(2000, 3), [torch.randn(2 * 2048 * torch.get_num_threads(), 3)], 5)
+    assert len(places) >= 8
+    assert len(set(places)) <= torch.get_num_threads(), "one block for each thread"
 
 
 def test_real_numbers_and_views() -> None:

@@ -1,0 +1,386 @@
+"""One collection of Milvus as rows of ids, keys, items and fields, in the embedded engine or on a server."""
+
+from __future__ import annotations
+
+import base64
+import contextlib
+import json
+import logging
+import os
+import threading
+import weakref
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+from torch import Tensor
+
+from askew import checks, io
+from askew.search.store import LARGEST_ID, Ids
+
+__all__ = ["KINDS", "Collection", "Fields", "Kind", "Row", "check_fields", "decode", "encode", "is_address"]
+
+# The property of a collection that says what it was made for, and the names of its fields.
+PROPERTY = "askew"
+ID, KEY, ITEM = "id", "key", "item"
+# What Milvus allows: candidates of a query, and the length of a text.
+MOST_CANDIDATES = 16384
+LONGEST_TEXT = 65535
+# Bytes of one message; Milvus refuses those above 64 MiB.
+MESSAGE_BYTES = 1 << 23
+# Ids in one filter expression, and queries in one search.
+ID_BATCH = 5000
+QUERIES = 1000
+# Rows that the embedded engine may keep in its log, which each search scans row by row.
+LOG_ROWS = 2000
+# Numbers in the largest temporary of the embedded engine, which makes it for all queries of a call at once; or twice as
+# many as the keys have, since each call scans all of them.
+ENGINE_ELEMENTS = 1 << 24
+CONNECT_SECONDS = 10.0
+EMBEDDED = "milvus_lite.server_manager"
+# These log errors that are raised as well, with tracebacks, and what the embedded engine cannot do.
+LOGGERS = (
+    EMBEDDED,
+    "grpc._server",
+    "milvus_lite.adapter.grpc.servicer",
+    "pymilvus.decorators",
+    "pymilvus.client.iterator.query_iterator",
+)
+
+Row = dict[str, Any]
+Fields = Mapping[str, Sequence[object]]
+
+
+class Kind(NamedTuple):
+    """How Milvus searches: its name for the index, the form of keys, parameters of the index and of a search."""
+
+    engine: str
+    form: str
+    building: Mapping[str, int]
+    effort: str | None = None  # the parameter of a search that trades speed for recall
+    usual: int = 0
+    most: int = 0
+
+    @property
+    def metric(self) -> str:
+        """The name in Milvus for the measure of the form."""
+        return "IP" if self.form == "inner-product" else "L2"
+
+    def searching(self, effort: int | None, width: int) -> dict[str, object]:
+        """Return the parameters of a search for ``width`` candidates."""
+        inner = {}
+        if self.effort is not None:
+            value = effort or self.usual
+            inner[self.effort] = max(value, width) if self.effort == "ef" else value
+        return {"metric_type": self.metric, "params": inner}
+
+
+KINDS = {
+    "flat": Kind("FLAT", "inner-product", {}),
+    "ivf": Kind("IVF_FLAT", "inner-product", {"nlist": 128}, "nprobe", 16, 128),
+    # Graphs find next to nothing by raw inner product.
+    "hnsw": Kind("HNSW", "euclidean", {"M": 32, "efConstruction": 200}, "ef", 128, MOST_CANDIDATES),
+    "auto": Kind("AUTOINDEX", "euclidean", {}),
+}
+
+
+class Collection:
+    """One collection, which need not exist yet; parameters are those of :class:`MilvusIndex`."""
+
+    def __init__(self, uri: str | os.PathLike[str], name: str, token: str | None, owner: str) -> None:
+        if not isinstance(name, str) or not name.isidentifier() or not name.isascii():
+            must = "a name of letters, digits and underscores that does not begin with a digit"
+            raise ValueError(checks.message(f"collection of {owner}", must, repr(name)))
+        self.name = name
+        self.owner = owner
+        self.milvus: Any = checks.optional_import("pymilvus", "milvus", owner)
+        self.uri, path = _check_uri(uri, owner)
+        self.embedded = path is not None
+        # Of the embedded engine: how many items there are, how many in its log, and whether indexes may be missing.
+        self.rows = self.logged = 0
+        self.building = False
+        self.client = _connect(self.milvus, self.uri, path, token, owner)
+        self.close = weakref.finalize(self, _disconnect, self.client, path)  # also when nobody calls it
+
+    @contextlib.contextmanager
+    def _errors(self, doing: str, hint: str = "", filter: str = "") -> Iterator[None]:
+        """Turn what pymilvus raises into one clear error."""
+        if not self.close.alive:
+            raise ValueError(checks.message(self.owner, "open", "one that was closed", "Make a new one."))
+        with _listening():
+            try:
+                yield
+            except self.milvus.MilvusException as error:
+                if filter:
+                    must, got = "an expression that Milvus can evaluate", f"{filter!r} ({_text(error)})"
+                    raise ValueError(checks.message(f"filter of {self.owner}", must, got)) from error
+                text = f"{self.owner} could not {doing}: Milvus at {self.uri} says: {_text(error)}. {hint}"
+                raise RuntimeError(text.strip()) from error
+
+    def _call(self, doing: str, method: str, *arguments: object, **options: object) -> Any:
+        with self._errors(doing):
+            return getattr(self.client, method)(self.name, *arguments, **options)
+
+    def exists(self) -> bool:
+        """Return whether Milvus has it."""
+        return bool(self._call("look for the collection", "has_collection"))
+
+    def create(self, kind: Kind, size: int, item_bytes: int, metadata: Mapping[str, object]) -> None:
+        """Create the collection for keys of ``size`` features and items of so many bytes."""
+        length = 4 * -(-item_bytes // 3)
+        if length > LONGEST_TEXT:
+            must = f"of at most {LONGEST_TEXT // 4 * 3} bytes, the limit of Milvus"
+            raise ValueError(checks.message(f"an item of {self.owner}", must, item_bytes))
+        types = self.milvus.DataType
+        schema = self.client.create_schema(auto_id=False, enable_dynamic_field=True)
+        schema.add_field(ID, types.INT64, is_primary=True)
+        schema.add_field(KEY, types.FLOAT_VECTOR, dim=size)
+        # As text: an array comes back as Python numbers, and a second vector field needs another index.
+        schema.add_field(ITEM, types.VARCHAR, max_length=length)
+        indexes = self.client.prepare_index_params()
+        # The embedded engine reads parameters from a field of this name only; servers read them from there as well.
+        parameters = {"params": dict(kind.building)}
+        indexes.add_index(KEY, index_type=kind.engine, metric_type=kind.metric, params=parameters)
+        properties = {PROPERTY: json.dumps(metadata, allow_nan=False)}
+        # Strong: a search sees all that was added before it.
+        options = {"schema": schema, "properties": properties, "consistency_level": "Strong"}
+        self._call("make the collection", "create_collection", **options)
+        self._call("make the collection", "create_index", indexes, sync=False)  # there is nothing in it to wait for
+        self._call("load the collection", "load_collection")
+
+    def metadata(self) -> dict[str, Any] | None:
+        """Return what the collection says it was made for; None for one of another program."""
+        text = self._call("read the collection", "describe_collection").get("properties", {}).get(PROPERTY)
+        metadata = None if text is None else io.read_json(text, f"collection {self.name!r}")
+        return metadata if isinstance(metadata, dict) else None
+
+    def write_metadata(self, metadata: Mapping[str, object]) -> None:
+        """Write what the collection is made for."""
+        properties = {PROPERTY: json.dumps(metadata, allow_nan=False)}
+        self._call("write to the collection", "alter_collection_properties", properties)
+
+    def load(self) -> None:
+        """Make the collection ready for searches; the embedded engine builds the indexes that are missing."""
+        if self.embedded:
+            self._call("load the collection", "flush")  # what a killed process has left in the log
+        self._call("load the collection", "load_collection")
+        self.rows = self.count() if self.embedded else 0
+
+    def count(self) -> int:
+        """Return the number of items."""
+        return int(self._call("count the items", "query", filter="", output_fields=["count(*)"])[0]["count(*)"])
+
+    def read(self, ids: Ids, names: list[str]) -> Iterator[Row]:
+        """Yield those of some ids that are in the collection, with these fields."""
+        for batch in _batches(ids):
+            yield from self._call("read items", "query", filter=f"{ID} in {batch}", output_fields=names)
+
+    def any_from(self, number: int) -> bool:
+        """Return whether there is an id that is not smaller."""
+        return bool(self._call("read items", "query", filter=f"{ID} >= {number}", output_fields=[ID], limit=1))
+
+    def first_free(self) -> int:
+        """Return the number after the largest id, by bisection: Milvus has no maximum."""
+        low, high = 0, 1  # there is an id from low - 1, and none from high - 1
+        while self.any_from(high - 1):
+            low, high = high, min(2 * high, LARGEST_ID + 1)
+            if low == high:
+                return low
+        while high - low > 1:
+            middle = (low + high) // 2
+            low, high = (middle, high) if self.any_from(middle - 1) else (low, middle)
+        return low
+
+    def write(self, rows: list[Row], replacing: bool, new: int, hint: str = "") -> None:
+        """Insert or upsert rows in one message; so many of them are new."""
+        with self._errors("add items", hint):
+            (self.client.upsert if replacing else self.client.insert)(self.name, rows)
+        self.rows += new
+        self.logged += len(rows)
+
+    def delete(self, ids: Ids) -> None:
+        """Remove rows."""
+        for batch in _batches(ids):
+            self._call("remove items", "delete", ids=batch)
+        self.rows -= len(ids)
+
+    def pages(self, names: list[str], row_bytes: int) -> Iterator[list[Row]]:
+        """Yield all rows, in batches."""
+        batch = max(1, min(MOST_CANDIDATES, MESSAGE_BYTES // row_bytes))
+        pages = self._call("read items", "query_iterator", batch_size=batch, output_fields=names)
+        with contextlib.closing(pages):
+            while True:
+                with self._errors("read items"):
+                    rows = list(pages.next())
+                if not rows:
+                    return
+                yield rows
+
+    def search(self, vectors: object, width: int, filter: str, parameters: object) -> list[list[Row]]:
+        """Return the rows of candidates of each query, at most ``width`` of them."""
+        options = {"anns_field": KEY, "output_fields": [ITEM], "search_params": parameters}
+        with self._errors("search", filter=filter):
+            hits = self.client.search(self.name, data=vectors, filter=filter, limit=width, **options)
+        return [list(row) for row in hits]
+
+    def flush(self) -> None:
+        """Have the embedded engine write a long log to files, in which it searches many times faster."""
+        if self.embedded and self.logged >= LOG_ROWS:
+            self._call("write items to files", "flush")
+            self.logged, self.building = 0, True
+
+    def queries_at_a_time(self, width: int, size: int, form: str) -> int:
+        """Return how many queries fit one message and the memory of the embedded engine."""
+        answers = MESSAGE_BYTES // (width * 8 * size)
+        if self.embedded:
+            # All products at once or, by distance and where there is no index yet, all differences.
+            unindexed = self.rows if self.building else self.logged
+            elements = unindexed * size if form == "euclidean" else self.rows
+            answers = min(answers, max(ENGINE_ELEMENTS, 2 * self.rows * size) // max(1, elements))
+        return max(1, min(QUERIES, answers))
+
+
+def _batches(ids: Ids) -> Iterator[list[int]]:
+    return (ids[start : start + ID_BATCH].tolist() for start in range(0, len(ids), ID_BATCH))
+
+
+# ---------------------------------------------------------------------- values
+
+
+def encode(items: NDArray[Any]) -> list[str]:
+    """Return the bytes of each row as text, which keeps every digit."""
+    return [base64.b64encode(row).decode("ascii") for row in items.astype(items.dtype.newbyteorder("<"))]
+
+
+def decode(texts: Sequence[str], dtype: str | None, dim: int) -> NDArray[Any]:
+    """Return the rows of :func:`encode`, ``(n, dim)``."""
+    flat = np.frombuffer(b"".join(map(base64.b64decode, texts)), np.dtype(dtype or "float32").newbyteorder("<"))
+    return flat.astype(dtype or "float32").reshape(len(texts), dim)
+
+
+def check_fields(fields: Fields | None, count: int, owner: str) -> dict[str, list[object]]:
+    """Return the columns of fields as lists of plain values, one for each item."""
+    what = f"fields of {owner}"
+    if fields is not None and not isinstance(fields, Mapping):
+        must, hint = "a mapping of names to one value for each item", "Example: fields={'colour': ['red', 'blue']}."
+        raise TypeError(checks.message(what, must, type(fields).__name__, hint))
+    columns = {}
+    for name, values in (fields or {}).items():
+        if not isinstance(name, str) or not name.isidentifier() or name in (ID, KEY, ITEM):
+            must = f"named like variables, and not {ID!r}, {KEY!r} or {ITEM!r}"
+            raise ValueError(checks.message(what, must, repr(name)))
+        column = values.tolist() if isinstance(values, (np.ndarray, Tensor)) else list(values)
+        column = [value.item() if isinstance(value, np.generic) else value for value in column]
+        if isinstance(values, str) or len(column) != count:
+            got = "a string" if isinstance(values, str) else len(column)
+            raise ValueError(checks.message(f"{name!r} in {what}", f"one value for each of {count} items", got))
+        try:
+            json.dumps(column, allow_nan=False)
+        except (TypeError, ValueError) as error:
+            must = "finite numbers, strings, booleans, lists or dicts"
+            raise ValueError(checks.message(f"{name!r} in {what}", must, f"other values ({error})")) from None
+        columns[name] = column
+    return columns
+
+
+# ---------------------------------------------------------------------- connections
+
+# Indexes of this process on each path of the embedded engine. A finalizer may run while the lock is held.
+_users: Counter[str] = Counter()
+_lock = threading.RLock()
+
+
+def is_address(uri: str | os.PathLike[str]) -> bool:
+    """Return whether this is the address of a server, and not a path."""
+    return isinstance(uri, str) and ("://" in uri or uri.startswith("unix:"))
+
+
+def _check_uri(uri: object, owner: str) -> tuple[str, str | None]:
+    """Return what to connect to, and the path if it is that of the embedded engine."""
+    what = f"uri of {owner}"
+    must = "a path that ends in .db, or an address such as 'http://localhost:19530'"
+    if not isinstance(uri, (str, os.PathLike)):
+        raise TypeError(checks.message(what, must, repr(uri)))
+    if is_address(uri):
+        if "@" in str(uri):  # it would end up in files and in errors
+            raise ValueError(checks.message(what, "without a password", "one with an '@'", "Give it as token."))
+        return str(uri), None
+    path = Path(uri).resolve()
+    if path.suffix != ".db":
+        raise ValueError(checks.message(what, must, repr(str(uri))))
+    if not path.parent.is_dir():
+        must, hint = "in a folder that exists", "Make the folder first."
+        raise FileNotFoundError(checks.message(what, must, repr(str(uri)), hint))
+    if path.exists() and not path.is_dir():
+        must, got = "a new path, or a folder that MilvusIndex has made", f"the file {str(uri)!r}"
+        hint = "Files of milvus-lite 2 cannot be read by version 3: choose another path and add the items again."
+        raise NotADirectoryError(checks.message(what, must, got, hint))
+    return str(path), str(path)
+
+
+def _connect(milvus: Any, uri: str, path: str | None, token: str | None, owner: str) -> Any:
+    """Return a client of pymilvus; for a path, start the embedded engine in this process unless it runs."""
+    if path is not None:
+        checks.optional_import(EMBEDDED, "milvus", f"{owner} on a path")
+    # A proxy that the environment names is for servers, and cannot reach this process.
+    options = {} if path is None else {"grpc.enable_http_proxy": 0}
+    with _lock, _listening() as logged:
+        try:
+            client = milvus.MilvusClient(uri, token=token or "", timeout=CONNECT_SECONDS, grpc_options=options)
+        except milvus.MilvusException as error:
+            if path is None:
+                must, hint = "the address of a Milvus server that answers", "Start it, or correct address or token."
+                got = f"{uri!r} ({_text(error)})"
+                raise ConnectionError(checks.message(f"uri of {owner}", must, got, hint)) from error
+            if not _users[path]:
+                _release(path)
+            must = "a path that can be written to and that no other process has open"
+            got = f"{uri!r} ({logged[0] if logged else _text(error)})"
+            raise OSError(checks.message(f"uri of {owner}", must, got)) from error
+        if path is not None:
+            _users[path] += 1
+    return client
+
+
+def _disconnect(client: Any, path: str | None) -> None:
+    """Close a client and, after the last one on its path, the embedded engine."""
+    with _lock, _listening():
+        client.close()
+        if path is None:
+            return
+        _users[path] -= 1
+        if _users[path] <= 0:
+            del _users[path]
+            _release(path)
+
+
+def _release(path: str) -> None:
+    """Stop the embedded engine on a path; closed clients leave it running and the path locked."""
+    checks.optional_import(EMBEDDED, "milvus", "a path").server_manager_instance.release_server(path)
+
+
+def _text(error: BaseException) -> str:
+    return " ".join(str(getattr(error, "message", error)).split())
+
+
+@contextlib.contextmanager
+def _listening() -> Iterator[list[BaseException]]:
+    """Give the exceptions that the engine logs, and keep them from the terminal."""
+    logged: list[BaseException] = []
+
+    def keep(record: logging.LogRecord) -> bool:
+        if record.exc_info and record.exc_info[1] is not None:
+            logged.append(record.exc_info[1])
+        return False
+
+    loggers = [logging.getLogger(name) for name in LOGGERS]
+    for logger in loggers:
+        logger.addFilter(keep)
+    try:
+        yield logged
+    finally:
+        for logger in loggers:
+            logger.removeFilter(keep)
