@@ -1,10 +1,10 @@
-"""Measure MilvusIndex on the embedded engine: adding, searching and recall, beside the plain client of Milvus.
+"""Measure MilvusIndex on the embedded engine: adding, searching and recall, compared with the plain client of Milvus.
 
     python benchmarks/milvus.py [--items 100000] [--dim 32] [--kinds flat ivf hnsw auto] [--rounds 5]
 
 For each kind two collections stand in one engine: that of MilvusIndex, and one that holds the same keys and nothing
-else, written and searched by pymilvus alone. They take turns batch by batch and search by search, so that the ratios
-mean something on a machine that others use, too. Searches are timed after the engine was closed and opened again, when
+else, written and searched by pymilvus alone. They take turns batch by batch and search by search: then the ratios mean
+something on a machine that others use as well. Searches are timed after the engine was closed and opened again, when
 all its indexes are built. The divergence is an untrained NBD, calibrated on the items, which lie in 100 clusters.
 """
 
@@ -16,14 +16,16 @@ import tempfile
 import time
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import numpy as np
+import pymilvus
 import torch
 from torch import Tensor
 
 import askew
-from askew.search.milvus import MilvusIndex
-from askew.search.milvus_collection import KEY, KINDS, Kind
+from askew.search import InnerProductForm, MilvusIndex, keys_and_queries
+from askew.search.milvus_client import KEY, KINDS, Kind
 
 BATCH = 10_000
 K = 10
@@ -41,46 +43,47 @@ def seconds(action: Callable[[], object]) -> float:
     return time.perf_counter() - start
 
 
-def plain_collection(index: MilvusIndex, kind: Kind) -> None:
+def plain_collection(client: Any, kind: Kind, form: InnerProductForm) -> None:
     """Make a collection of the same vectors with the client alone."""
-    client = index._collection.client
-    types = index._collection.milvus.DataType
     schema = client.create_schema(auto_id=False)
-    schema.add_field("id", types.INT64, is_primary=True)
-    schema.add_field(KEY, types.FLOAT_VECTOR, dim=index._needed().size)
+    schema.add_field("id", pymilvus.DataType.INT64, is_primary=True)
+    schema.add_field(KEY, pymilvus.DataType.FLOAT_VECTOR, dim=form.size)
     indexes = client.prepare_index_params()
-    indexes.add_index(KEY, index_type=kind.index, metric_type=kind.metric, params={"params": dict(kind.building)})
+    indexes.add_index(KEY, index_type=kind.engine, metric_type=kind.metric, params={"params": dict(kind.building)})
     client.create_collection("plain", schema=schema, index_params=indexes)
 
 
 def measure(name: str, divergence: askew.Divergence, items: Tensor, queries: Tensor, folder: Path, rounds: int) -> None:
     kind = KINDS[name]
     path = folder / f"{name}.db"
+    form = keys_and_queries(divergence, "query-first", kind.form, items)
+    # The longest first: the radius of the Euclidean form then holds all.
+    items = items[form.plain_keys(items).norm(dim=1).argsort(descending=True)]
     index = MilvusIndex(divergence, path, kind=name)
+    client = pymilvus.MilvusClient(str(path))
+    plain_collection(client, kind, form)
     own, plain = 0.0, 0.0
     for start in range(0, len(items), BATCH):
         batch = items[start : start + BATCH]
         ids = np.arange(start, start + len(batch))
-        if start == 0:
-            index._make(index._fitted(items), items)  # with the radius of all of them
-            plain_collection(index, kind)
         own += seconds(lambda batch=batch, ids=ids: index.add(batch, ids))
-        keys = index._needed().keys(batch).numpy()
+        keys = form.keys(batch).numpy()
         rows = [{"id": number, KEY: key} for number, key in zip(ids.tolist(), keys, strict=True)]
-        plain += seconds(lambda rows=rows: index._collection.client.insert("plain", rows))
-    index._collection.client.flush("plain")
+        plain += seconds(lambda rows=rows: client.insert("plain", rows))
+    client.flush("plain")
     index.search(queries[:1], 1)
+    client.close()
     closing = seconds(index.close)
     size = sum(file.stat().st_size for file in path.rglob("*") if file.is_file())
     index = MilvusIndex(divergence, path)
-    client = index._collection.client
+    client = pymilvus.MilvusClient(str(path))
     opening = seconds(lambda: client.load_collection("plain"))
     print(
         f"{name:5} add {len(items) / own:7.0f}/s, {own / plain:4.2f} times the plain client; closing {closing:5.1f} s, "
         f"opening {opening:4.1f} s; {size / len(items):5.0f} bytes an item for both",
         flush=True,
     )
-    vectors = index._needed().queries(queries).numpy()
+    vectors = form.queries(queries).numpy()
     parameters = kind.searching(None, 2 * K + 16)
     for count in (1, 100):
         times: dict[str, list[float]] = {"own": [], "plain": []}
@@ -105,6 +108,7 @@ def measure(name: str, divergence: askew.Divergence, items: Tensor, queries: Ten
     found, truth = (searched.search(queries, K)[1] for searched in (index, exact))
     shared = sum(len(np.intersect1d(a, b)) for a, b in zip(found, truth, strict=True))
     print(f"      recall@{K} {shared / truth.size:.4f}", flush=True)
+    client.close()
     index.close()
 
 

@@ -1,4 +1,4 @@
-"""Search by a trained neural Bregman divergence beside plain FAISS, and by KL beside nmslib.
+"""Search by a trained neural Bregman divergence compared with plain FAISS, and by KL compared with nmslib.
 
     python benchmarks/search.py [--items 1000000] [--dim 32] [--queries 1000] [--rounds 3]
                                 [--only exact approximate build order kl] [--kinds ivf hnsw ivf-pq]
@@ -29,7 +29,8 @@ import torch
 from numpy.typing import NDArray
 
 import askew
-from askew.search import ExactIndex, FaissIndex
+from askew.encoders import encode
+from askew.search import ExactIndex, FaissIndex, keys_and_queries
 from askew.search.engines import POINTS_PER_LIST, ROUNDS, lists_for
 
 K = 10
@@ -84,7 +85,10 @@ def searches(
     """Exact and approximate search, all in one interleaved run."""
     exact = ExactIndex(model, direction)
     exact.add(items)
-    keys, vectors = exact._keys.values, exact._reduction.queries(exact._images(queries, "queries", True)).numpy()
+    embeddings = encode(model.encoder, torch.from_numpy(items))
+    form = keys_and_queries(model.divergence, direction, items=embeddings)
+    keys = form.keys(embeddings).numpy()
+    vectors = form.queries(encode(model.encoder, torch.from_numpy(queries))).numpy()
     plain = faiss.IndexFlatIP(keys.shape[1])
     plain.add(keys)
     flat = FaissIndex(model, direction, "flat")
@@ -111,7 +115,7 @@ def searches(
     times = in_turn(cases, options.rounds)
     floor = times["IndexFlatIP alone"]
     print(f"\n{direction}, {len(items)} x {items.shape[1]}, {len(queries)} queries at once, k = {K}")
-    print("| | ms | speed beside IndexFlatIP | beside ExactIndex | recall@10 |")
+    print("| | ms | speed relative to IndexFlatIP | to ExactIndex | recall@10 |")
     print("|---|---|---|---|---|")
     for name, seconds in times.items():
         found = cases[name]()[1]
@@ -127,11 +131,10 @@ def orders(model: askew.Embedded, items: Floats, queries: Floats, direction: str
     single.add(items)
     approximate = FaissIndex(model, direction, "ivf")
     approximate.add(items)
-    images = single._images(queries, "queries", True)
     ids = single.search(queries, K)[1]
     double = ExactIndex(model.divergence.double(), direction)
-    double.add(single._items.values.astype(np.float64))
-    truth = double.search(images.double(), K)[1]
+    double.add(encode(model.encoder, torch.from_numpy(items)).double())
+    truth = double.search(encode(model.encoder, torch.from_numpy(queries)).double(), K)[1]
     model.divergence.float()
     found = approximate.search(queries, K)[1]
     complete = (np.sort(found, 1) == np.sort(truth, 1)).all(1)
@@ -254,7 +257,7 @@ def builds(model: askew.Embedded, items: Floats, queries: Floats, kinds: list[st
             "Resident: with what the C library keeps of freed memory, which later work uses. Held: in a process whose"
         )
         print("C library gives freed memory back at once, which is slower.")
-        print("| kind | build s | beside plain | held | beside plain | resident | beside plain | peak | after load |")
+        print("| kind | build s | to plain | held | to plain | resident | to plain | peak | after load |")
         print("|---|---|---|---|---|---|---|---|---|")
         for kind in ["flat", *kinds]:
             plains = {"ivf": ["ivf", "ivf-sq8 refined"]}.get(kind, [kind])
@@ -275,11 +278,11 @@ def builds(model: askew.Embedded, items: Floats, queries: Floats, kinds: list[st
                 print("| " + " | ".join([case, *fields, f"{row['peak']:.0f}", after]) + " |", flush=True)
 
 
-# ---------------------------------------------------------------------- KL beside nmslib
+# ---------------------------------------------------------------------- KL and nmslib
 
 
 def kl(count: int, dim: int, queries: int, rounds: int) -> None:
-    """KL of histograms: our index beside nmslib's graph for KL, at several efforts of each."""
+    """KL of histograms: our index and nmslib's graph for KL, at several efforts of each."""
     import nmslib
 
     random = np.random.default_rng(0)
