@@ -4,17 +4,19 @@ from __future__ import annotations
 
 import pytest
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from askew.divergences import (
     AffineForm,
     Bregman,
     Divergence,
+    Embedded,
     GeneralizedSymmetrized,
     Ranking,
     Reversed,
     Scaled,
     Sqrt,
+    Symmetrized,
     make,
     split_encoder,
 )
@@ -147,6 +149,37 @@ def test_answers_of_divergences_that_know_nothing() -> None:
     assert PlusSquare(divergence).ranks_like() is None
     assert Logarithm(divergence).ranks_like() is None
     assert Logarithm(divergence).inner is divergence
+
+
+@pytest.mark.parametrize("wrap", [Sqrt, Symmetrized, Reversed, Logarithm, lambda divergence: Scaled(divergence, 2.0)])
+def test_wrappers_around_an_encoder_take_what_the_encoder_takes(wrap: type[Divergence]) -> None:
+    torch.manual_seed(0)
+    divergence = make("nbd", 3)
+    tokens = nn.Sequential(nn.Embedding(10, 3), nn.Flatten(), nn.Linear(12, 3))
+    pictures = nn.Sequential(nn.Conv2d(1, 2, 3), nn.Flatten(), nn.Linear(8, 3))
+    for encoder, points in ((tokens, torch.randint(10, (6, 4))), (pictures, torch.randn(6, 1, 4, 4))):
+        model, plain = wrap(Embedded(encoder, divergence)), wrap(divergence)
+        x, y = points[:3], points[3:]
+        with torch.no_grad():
+            torch.testing.assert_close(model(x, y), plain(encoder(x), encoder(y)))
+            torch.testing.assert_close(model.pairwise(x, y[:2]), plain.pairwise(encoder(x), encoder(y[:2])))
+    with pytest.raises(ValueError, match=r"x of NeuralBregman must be of shape \(..., 3\)"):
+        wrap(Embedded(nn.Identity(), divergence))(torch.zeros(2, 4), torch.zeros(2, 4))
+
+
+def test_an_encoder_inside_of_a_wrapper_runs_in_the_precision_of_autocast() -> None:
+    seen = []
+
+    class Encoder(nn.Linear):
+        def forward(self, x: Tensor) -> Tensor:
+            result = super().forward(x)
+            seen.append(result.dtype)
+            return result
+
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        value = Sqrt(Embedded(Encoder(4, 3), make("nbd", 3)))(torch.randn(2, 4), torch.randn(2, 4))
+    assert seen == [torch.bfloat16, torch.bfloat16]
+    assert value.dtype == torch.float32
 
 
 def test_the_boundary() -> None:

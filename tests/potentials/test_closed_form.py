@@ -47,13 +47,28 @@ def worst(got: Tensor, want: list[mpf]) -> float:
 
 # ---------------------------------------------------------------------- kernels
 
+
+def from_one(kernel: Callable[..., Tensor], *options: float) -> Callable[[Tensor], Tensor]:
+    """Return a kernel as a function of u: from y = 1 to x = 1 + u."""
+    return lambda u: kernel(1 + u, torch.ones_like(u), u, *options)
+
+
+def chi(d: Tensor) -> Tensor:
+    return kernels.exponential(d, torch.zeros_like(d), d)
+
+
 ONE_ARGUMENT: dict[str, tuple[Callable[[Tensor], Tensor], Callable[[mpf], mpf], float, float]] = {
-    "psi": (kernels.psi, lambda u: (1 + u) * mpmath.log(1 + u) - u if u > -1 else mpf(1), -1.0, 1e30),
-    "itakura": (kernels.itakura, lambda u: u - mpmath.log(1 + u), -0.999999, 1e30),
-    "chi": (kernels.chi, lambda d: mpmath.exp(d) - 1 - d, -1e30, 80.0),
+    "psi": (
+        from_one(kernels.relative_entropy),
+        lambda u: (1 + u) * mpmath.log(1 + u) - u if u > -1 else mpf(1),
+        -1.0,
+        1e30,
+    ),
+    "itakura": (from_one(kernels.itakura_saito), lambda u: u - mpmath.log(1 + u), -0.999999, 1e30),
+    "chi": (chi, lambda d: mpmath.exp(d) - 1 - d, -1e30, 80.0),
 } | {
     f"power {p}": (
-        lambda u, p=p: kernels.power(u, p),
+        from_one(kernels.power_divergence, p),
         lambda u, p=p: abs(1 + u) ** mpf(p) - 1 - mpf(p) * u,
         -1e9,
         1e9,

@@ -95,12 +95,16 @@ class Divergence(Rebuildable, ABC):
 
     def forward(self, x: Tensor, y: Tensor) -> Tensor:
         """Return D(x, y) row by row: ``(..., dim), (..., dim) -> (...)``, with broadcasting."""
+        if self.dim is None:  # points are what an encoder takes; the divergence behind it checks their embeddings
+            return self.compute(x, y)
         x, y = self._to_own_dtype(x, y)
         x, y = checks.check_pair(x, y, self.dim, type(self).__name__, self.dtype)
         return self._evaluate(_compute, x, y, matrix=False)
 
     def pairwise(self, x: Tensor, y: Tensor) -> Tensor:
         """Return D between all rows of two sets: ``(n, dim), (m, dim) -> (n, m)``."""
+        if self.dim is None:
+            return self.compute_pairwise(x, y)
         x, y = self._to_own_dtype(x, y)
         checks.check_matrices(x, y, self.dim, type(self).__name__, self.dtype)
         return self._evaluate(_compute_pairwise, x, y, matrix=True)
@@ -115,18 +119,22 @@ class Divergence(Rebuildable, ABC):
         While a gradient is recorded, blocks are recomputed in the backward pass instead of kept.
         """
         if checks.transformed():  # a compiler must not be made to guard on the sizes
-            return self.compute(x[:, None], y[None])
+            return self._all_pairs(x, y)
         rows = max(1, BLOCK_ELEMENTS // max(1, y.shape[0] * max(self._pair_width, y.shape[-1])))
         if x.shape[0] <= rows:
-            return self.compute(x[:, None], y[None])
-        recompute = torch.is_grad_enabled()
-        blocks = []
-        for block in x.split(rows):
-            if recompute:
-                blocks.append(checkpoint(self.compute, block[:, None], y[None], use_reentrant=False))
-            else:
-                blocks.append(self.compute(block[:, None], y[None]))
+            return self._all_pairs(x, y)
+        if torch.is_grad_enabled():
+            blocks = [checkpoint(self._all_pairs, block, y, use_reentrant=False) for block in x.split(rows)]
+        else:
+            blocks = [self._all_pairs(block, y) for block in x.split(rows)]
         return torch.cat(blocks)
+
+    def _all_pairs(self, x: Tensor, y: Tensor) -> Tensor:
+        if self.dim is not None:
+            return self.compute(x[:, None], y[None])
+        # An encoder takes one dimension of rows.
+        n, m = x.shape[0], y.shape[0]
+        return self.compute(x.repeat_interleave(m, 0), torch.cat([y] * n)).view(n, m)
 
     @property
     def _pair_by_pair(self) -> bool:

@@ -108,18 +108,13 @@ class Embedded(Divergence):
         dtype = self.divergence.dtype
         return encoded if dtype is None else encoded.to(dtype)
 
-    def forward(self, x: Tensor, y: Tensor) -> Tensor:
-        """Return D(f(x), f(y)) for two batches of points."""
+    def compute(self, x: Tensor, y: Tensor) -> Tensor:
         result: Tensor = self.divergence(self.encode(x), self.encode(y))
         return result
 
-    def pairwise(self, x: Tensor, y: Tensor) -> Tensor:
-        """Return D between all points of two batches."""
+    def compute_pairwise(self, x: Tensor, y: Tensor) -> Tensor:
         first = self.encode(x)
         return self.divergence.pairwise(first, first if y is x else self.encode(y))
-
-    def compute(self, x: Tensor, y: Tensor) -> Tensor:
-        return self.divergence.compute(self.encode(x), self.encode(y))
 
     @torch.no_grad()
     def calibrate(self, x: Tensor, y: Tensor, targets: Tensor | None = None) -> None:

@@ -166,7 +166,7 @@ def _potential(potential: Potential, inverted: bool = False) -> Packed:
     if isinstance(potential, ICNN):
         return _icnn(potential)
     if isinstance(potential, Sum):
-        return {"kind": "sum", "parts": [_potential(part) for part in potential._members]}
+        return {"kind": "sum", "parts": [_potential(part) for part in potential.parts]}
     if isinstance(potential, ScaledPotential):
         return _scaled(_potential(potential.potential, inverted), float(potential.factor))
     if isinstance(potential, AffinePrecomposed):

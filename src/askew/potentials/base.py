@@ -36,9 +36,10 @@ class InverseGradient(NamedTuple):
 class Potential(Rebuildable, ABC):
     """A convex function phi on a convex domain, the generator of a Bregman divergence.
 
-    A member writes ``compute_value``, ``compute_gradient`` and ``compute_divergence``. The last one gets x, y and the
-    difference h = x - y, so that a composition can hand on a difference that was computed exactly
-    instead of subtracting two images.
+    Subclasses implement ``compute_value``, ``compute_gradient`` and ``compute_divergence``. The last one gets x, y and
+    the difference h = x - y, which a composition may know more exactly than by subtracting two points. The other
+    ``compute_...`` hooks have defaults that a subclass can replace by something faster or more exact. Hooks get points
+    that have been checked.
 
     Parameters
     ----------
@@ -70,7 +71,7 @@ class Potential(Rebuildable, ABC):
 
     def forward(self, x: Tensor) -> Tensor:
         """Return phi(x): ``(..., dim) -> (...)``."""
-        return self.compute_value(self.checked(x, boundary=self.boundary))
+        return self.compute_value(self.checked(x, boundary=True))
 
     def gradient(self, x: Tensor) -> Tensor:
         """Return the gradient of phi: ``(..., dim) -> (..., dim)``."""
@@ -102,8 +103,7 @@ class Potential(Rebuildable, ABC):
         g
             Gradients, ``(..., dim)``.
         start
-            Points to begin the search at, for example the answer for near-by gradients. Closed forms
-            do not need it.
+            Points to start Newton's method at, such as the solution for similar gradients. Closed forms ignore it.
 
         Returns
         -------
@@ -127,7 +127,7 @@ class Potential(Rebuildable, ABC):
 
         return Scaled(self, factor)
 
-    # ------------------------------------------------------------------ what members write
+    # ------------------------------------------------------------------ hooks of subclasses
 
     @abstractmethod
     def compute_value(self, x: Tensor) -> Tensor:
@@ -142,16 +142,17 @@ class Potential(Rebuildable, ABC):
         """Return D(x, y) where h = x - y; must be non-negative and exactly 0 at h = 0."""
 
     def compute_value_and_gradient(self, x: Tensor) -> tuple[Tensor, Tensor]:
+        """Return both; override it where they can share work."""
         return self.compute_value(x), self.compute_gradient(x)
 
     def compute_gradient_difference(self, x: Tensor, y: Tensor, h: Tensor) -> Tensor:
+        """Return grad phi(x) - grad phi(y) where h = x - y; override it with a form that does not cancel."""
         return self.compute_gradient(x) - self.compute_gradient(y)
 
     def centred(self, points: Tensor, centre: Tensor) -> tuple[Tensor, Tensor]:
-        """Return D(point, centre) and grad phi(point) - grad phi(centre) for rows and one centre.
+        """Return D(point, centre) and grad phi(point) - grad phi(centre) for rows and one centre, ``(1, dim)``.
 
-        This is phi with its affine part at the centre taken away, which changes no divergence but
-        keeps the numbers small: what `pairwise` multiplies.
+        This is phi without its affine part at the centre, which changes no divergence but keeps numbers small.
         """
         h = points - centre
         return self.compute_divergence(points, centre, h), self.compute_gradient_difference(points, centre, h)
@@ -161,43 +162,51 @@ class Potential(Rebuildable, ABC):
         return self.compute_divergence(points, centre, points - centre)
 
     def compute_hessian(self, x: Tensor) -> Tensor:
-        jacobian = torch.func.jacrev(self.compute_gradient)
+        """Return the second derivatives, by default from automatic differentiation of the gradient."""
         rows = x.reshape(-1, self.dim)
-        hessian: Tensor = torch.func.vmap(jacobian)(rows)
+        hessian: Tensor = torch.func.vmap(torch.func.jacrev(self.compute_gradient))(rows)
         return hessian.reshape(*x.shape, self.dim)
-
-    def compute_inverse_gradient(self, g: Tensor, start: Tensor | None) -> InverseGradient:
-        from askew.potentials.inverse import newton
-
-        return newton(self, g, start)
-
-    def contains(self, x: Tensor) -> Tensor:
-        """Return which points lie inside the domain: ``(..., dim) -> (...)``."""
-        return self.domain.contains(x)
 
     def compute_curvatures(self, x: Tensor) -> Tensor | None:
         """Return the diagonal of the Hessian if phi is a sum over coordinates, ``(n, dim) -> (n, dim)``, else None."""
         return None
 
+    def compute_inverse_gradient(self, g: Tensor, start: Tensor | None) -> InverseGradient:
+        """Return the points whose gradient is g, by default by Newton's method."""
+        from askew.potentials.inverse import newton
+
+        return newton(self, g, start)
+
+    def calibrate(self, x: Tensor, y: Tensor, targets: Tensor | None = None) -> None:
+        """Fit fixed scales to pairs of points before training; does nothing where there are none."""
+
     def slope_ranges(self, x: Tensor) -> list[Tensor]:
         """Return how much the derivative of each hidden unit changes over points, one tensor for each network."""
         return []
 
-    def calibrate(self, x: Tensor, y: Tensor, targets: Tensor | None = None) -> None:
-        """Fit fixed scales to pairs of points before training; potentials without such scales do nothing."""
+    def contains(self, x: Tensor) -> Tensor:
+        """Return which points lie inside the domain: ``(..., dim) -> (...)``."""
+        return self.domain.contains(x)
+
+    def check_inside(self, x: Tensor, name: str, *, boundary: bool = False) -> None:
+        """Raise if points, called ``name`` in the error, lie outside the domain.
+
+        With ``boundary`` they may lie on its boundary if phi is finite there. Values that may not be looked at, as
+        in a compiled graph, are not checked.
+        """
+        if self.domain is not REAL and checks.inspectable(x):
+            self.domain.check(x, name, type(self).__name__, boundary=boundary and self.boundary)
 
     def _search_start(self, g: Tensor) -> Tensor:
-        """Return where Newton's method begins if the caller gives no better place."""
+        """Return where Newton's method starts by default."""
         return torch.zeros_like(g)
 
     # ------------------------------------------------------------------ checks
 
     def checked(self, x: Tensor, *, boundary: bool = False) -> Tensor:
-        """Return points if they lie inside the domain or, with ``boundary``, on its boundary."""
-        owner = type(self).__name__
-        x = checks.check_points(x, self.dim, "x", owner)
-        if self.domain is not REAL and checks.inspectable(x):
-            self.domain.check(x, "x", owner, boundary=boundary)
+        """Return points if they have the right shape and lie inside the domain (see :meth:`check_inside`)."""
+        x = checks.check_points(x, self.dim, "x", type(self).__name__)
+        self.check_inside(x, "x", boundary=boundary)
         return x
 
     def _checked_pair(self, x: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
@@ -206,10 +215,9 @@ class Potential(Rebuildable, ABC):
         return x, y
 
     def check_domain(self, x: Tensor, y: Tensor) -> None:
-        """Raise if x or y lies outside the domain; x may lie on the boundary where phi is finite."""
-        if self.domain is not REAL and checks.inspectable(x, y):
-            self.domain.check(x, "x", type(self).__name__, boundary=self.boundary)
-            self.domain.check(y, "y", type(self).__name__)
+        """Raise if x or y of D(x, y) lies outside the domain; x may lie on the boundary where phi is finite."""
+        self.check_inside(x, "x", boundary=True)
+        self.check_inside(y, "y")
 
     def extra_repr(self) -> str:
         """Show dimension and domain."""

@@ -198,7 +198,7 @@ class NegativeEntropy(Separable):
         return g.softmax(-1) if self.simplex else g.exp()
 
     def _inverse_difference(self, u: Tensor, v: Tensor, h: Tensor) -> Tensor:
-        return _softmax_difference(u, v, h) if self.simplex else _exponential_difference(u, v, h)
+        return kernels.softmax_difference(u, v, h) if self.simplex else kernels.exponential_difference(u, v, h)
 
 
 class Burg(Separable):
@@ -331,7 +331,7 @@ class Exponential(Separable):
         return kernels.exponential(x, y, h)
 
     def compute_gradient_difference(self, x: Tensor, y: Tensor, h: Tensor) -> Tensor:
-        return _exponential_difference(x, y, h)
+        return kernels.exponential_difference(x, y, h)
 
     def _inverse(self, g: Tensor) -> Tensor:
         return g.log()
@@ -422,10 +422,10 @@ class LogSumExp(ClosedForm):
         return x.softmax(-1)
 
     def compute_divergence(self, x: Tensor, y: Tensor, h: Tensor) -> Tensor:
-        return _softmax_divergence(y, h)[0]
+        return kernels.softmax_divergence(y, h)[0]
 
     def compute_gradient_difference(self, x: Tensor, y: Tensor, h: Tensor) -> Tensor:
-        return _softmax_difference(x, y, h)
+        return kernels.softmax_difference(x, y, h)
 
     def compute_hessian(self, x: Tensor) -> Tensor:
         p = x.softmax(-1)
@@ -436,38 +436,3 @@ class LogSumExp(ClosedForm):
 
     def _inverse_difference(self, u: Tensor, v: Tensor, h: Tensor) -> Tensor:
         return kernels.log_ratio(u, v, h)
-
-
-def _exponential_difference(x: Tensor, y: Tensor, h: Tensor) -> Tensor:
-    """Return exp(x) - exp(y), where h = x - y."""
-    grows = h > 0
-    # The larger exponential is the factor, so that nothing overflows before the result does.
-    larger, factor = torch.where(grows, x, y).exp(), torch.expm1(torch.where(grows, -h, h))
-    # Zero times infinity is zero here: the same point twice, however large.
-    size = torch.where(larger.isinf() & (factor == 0), 1, larger) * factor
-    return torch.where(grows, -size, size)
-
-
-def _softmax_divergence(y: Tensor, h: Tensor) -> tuple[Tensor, Tensor]:
-    """Return log E[exp(d)] and d = h - E[h], where E is the mean under softmax(y)."""
-    log_p, h = torch.broadcast_tensors(y.log_softmax(-1), h)
-    # A constant in h changes nothing. Taking away the entry that has the most weight is exact
-    # where all entries are near each other and leaves the mean its digits.
-    h = h - h.detach().gather(-1, log_p.detach().argmax(-1, keepdim=True))
-    d = h - (log_p.exp() * h).sum(-1, keepdim=True)
-    far = (log_p + d).amax(-1) > 10
-    safe = torch.where(far.unsqueeze(-1), 0, d)
-    near_value = kernels.exponential(log_p + safe, log_p, safe).sum(-1).log1p()
-    return torch.where(far, (log_p + d).logsumexp(-1), near_value), d
-
-
-def _softmax_difference(x: Tensor, y: Tensor, h: Tensor) -> Tensor:
-    """Return softmax(x) - softmax(y), where h = x - y."""
-    divergence, d = _softmax_divergence(y, h)
-    log_growth = d - divergence.unsqueeze(-1)
-    grows = log_growth > 0
-    first, second = x.softmax(-1), y.softmax(-1)
-    size = torch.where(grows, first, second) * torch.expm1(torch.where(grows, -log_growth, log_growth))
-    # Between far points the growth is itself a difference of large numbers, and the plain one is better.
-    far = d.abs() + divergence.unsqueeze(-1) > 1
-    return torch.where(far, first - second, torch.where(grows, -size, size))

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from typing import cast
 
 import torch
@@ -57,48 +56,43 @@ class Sum(Potential):
         self.potentials = nn.ModuleList(members)
 
     @property
-    def _members(self) -> list[Potential]:
+    def parts(self) -> list[Potential]:
         return [cast(Potential, member) for member in self.potentials]
 
     def compute_value(self, x: Tensor) -> Tensor:
-        return _total([member.compute_value(x) for member in self._members])
+        return _total([member.compute_value(x) for member in self.parts])
 
     def compute_gradient(self, x: Tensor) -> Tensor:
-        return _total([member.compute_gradient(x) for member in self._members])
+        return _total([member.compute_gradient(x) for member in self.parts])
 
     def compute_value_and_gradient(self, x: Tensor) -> tuple[Tensor, Tensor]:
-        pairs = [member.compute_value_and_gradient(x) for member in self._members]
+        pairs = [member.compute_value_and_gradient(x) for member in self.parts]
         return _total([value for value, _ in pairs]), _total([gradient for _, gradient in pairs])
 
     def compute_divergence(self, x: Tensor, y: Tensor, h: Tensor) -> Tensor:
-        return _total([member.compute_divergence(x, y, h) for member in self._members])
+        return _total([member.compute_divergence(x, y, h) for member in self.parts])
 
     def compute_gradient_difference(self, x: Tensor, y: Tensor, h: Tensor) -> Tensor:
-        return _total([member.compute_gradient_difference(x, y, h) for member in self._members])
+        return _total([member.compute_gradient_difference(x, y, h) for member in self.parts])
 
     def compute_hessian(self, x: Tensor) -> Tensor:
-        return _total([member.compute_hessian(x) for member in self._members])
+        return _total([member.compute_hessian(x) for member in self.parts])
 
     def _search_start(self, g: Tensor) -> Tensor:
         # Each member's own answer, or guess, for its share of the gradient; those that have none say NaN.
-        starts = torch.stack([member._search_start(g / len(self.potentials)) for member in self._members])
+        starts = torch.stack([member._search_start(g / len(self.potentials)) for member in self.parts])
         usable = torch.isfinite(starts).all(-1, keepdim=True)
         return torch.where(usable, starts, 0).sum(0) / usable.sum(0).clamp(min=1)
 
-    def checked(self, x: Tensor, *, boundary: bool = False) -> Tensor:
-        for member in self._members:
-            member.checked(x, boundary=boundary)
-        return x
-
-    def check_domain(self, x: Tensor, y: Tensor) -> None:
-        for member in self._members:
-            member.check_domain(x, y)
+    def check_inside(self, x: Tensor, name: str, *, boundary: bool = False) -> None:
+        for member in self.parts:
+            member.check_inside(x, name, boundary=boundary)
 
     def contains(self, x: Tensor) -> Tensor:
-        return torch.stack([member.contains(x) for member in self._members]).all(0)
+        return torch.stack([member.contains(x) for member in self.parts]).all(0)
 
     def slope_ranges(self, x: Tensor) -> list[Tensor]:
-        return [change for member in self._members for change in member.slope_ranges(x)]
+        return [change for member in self.parts for change in member.slope_ranges(x)]
 
 
 class Scaled(Potential):
@@ -161,11 +155,8 @@ class Scaled(Potential):
     def _search_start(self, g: Tensor) -> Tensor:
         return self.potential._search_start(g / self.factor)
 
-    def checked(self, x: Tensor, *, boundary: bool = False) -> Tensor:
-        return self.potential.checked(x, boundary=boundary)
-
-    def check_domain(self, x: Tensor, y: Tensor) -> None:
-        self.potential.check_domain(x, y)
+    def check_inside(self, x: Tensor, name: str, *, boundary: bool = False) -> None:
+        self.potential.check_inside(x, name, boundary=boundary)
 
     def contains(self, x: Tensor) -> Tensor:
         return self.potential.contains(x)
@@ -258,17 +249,13 @@ class AffinePrecomposed(Potential):
         first, second = (image - offset) @ inverse.mT, (centre - offset) @ inverse.mT
         return torch.where(self.contains(first).unsqueeze(-1), first, second)
 
-    def checked(self, x: Tensor, *, boundary: bool = False) -> Tensor:
-        super().checked(x)
+    def check_inside(self, x: Tensor, name: str, *, boundary: bool = False) -> None:
         if _limited(self.potential) and checks.inspectable(x):
-            with _about_images():
-                self.potential.checked(self._image(x), boundary=boundary)
-        return x
-
-    def check_domain(self, x: Tensor, y: Tensor) -> None:
-        if _limited(self.potential) and checks.inspectable(x, y):
-            with _about_images():
-                self.potential.check_domain(self._image(x), self._image(y))
+            try:
+                self.potential.check_inside(self._image(x), name, boundary=boundary)
+            except ValueError as error:
+                text = f"The image A x + b of AffinePrecomposed lies outside the inner domain: {error}"
+                raise ValueError(text) from None
 
     def contains(self, x: Tensor) -> Tensor:
         return torch.isfinite(x).all(-1) & self.potential.contains(self._image(x))
@@ -294,15 +281,6 @@ def check_potential(potential: Potential, owner: str) -> Potential:
 def _limited(potential: Potential) -> bool:
     """Whether a potential, or one that it is made of, is not defined everywhere."""
     return any(part.domain != REAL for part in potential.modules() if isinstance(part, Potential))
-
-
-@contextmanager
-def _about_images() -> Iterator[None]:
-    """Say of a domain error that it is about A x + b and not about the points themselves."""
-    try:
-        yield
-    except ValueError as error:
-        raise ValueError(f"The image A x + b of AffinePrecomposed lies outside the inner domain: {error}") from None
 
 
 def _hold(module: nn.Module, name: str, tensor: Tensor | None) -> None:
