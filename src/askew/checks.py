@@ -1,9 +1,8 @@
-"""Checks of what callers hand in, and the one form that every error has.
+"""Argument validation and domains.
 
-Every message says what is wrong, what it must be, what was got and how to hint it. Shapes and dtypes
-are cheap to look at and are always checked. Values (NaN, points outside a domain) are looked at only
-where :func:`inspectable` allows it, so that nothing here ends up inside a compiled graph or forces an
-accelerator to wait.
+Every error says what is wrong, what it must be, what was received and how to fix it. Shapes and dtypes are always
+checked. Values (NaN, points outside a domain) are checked only where :func:`inspectable` allows it: nothing here
+becomes part of a compiled graph or makes an accelerator wait.
 """
 
 from __future__ import annotations
@@ -30,7 +29,6 @@ __all__ = [
     "SIMPLEX",
     "UNIT_BOX",
     "Domain",
-    "autocasting",
     "check_columns",
     "check_finite",
     "check_matrices",
@@ -41,7 +39,6 @@ __all__ = [
     "check_positive",
     "check_size",
     "check_widths",
-    "in_function_transform",
     "inspectable",
     "is_lazy",
     "message",
@@ -51,28 +48,14 @@ __all__ = [
 
 # How far the coordinates of a distribution may be from summing to one: what rounding to bfloat16 leaves.
 SUM_TOLERANCE = 1e-2
-
-# Entries that are looked at at a time.
+# Entries to search for NaN at a time.
 BLOCK_ENTRIES = 1 << 22
-
 DTYPES = (torch.float32, torch.float64, torch.bfloat16)
 
 
-def in_function_transform() -> bool:
-    """Whether ``vmap``, ``func.grad``, another function transform or forward-mode differentiation is at work."""
-    # A compiler cannot trace the question, and shows plain tensors anyway.
-    return not torch.compiler.is_compiling() and in_transform()
-
-
 def transformed() -> bool:
-    """Whether a compiler, an exporter, a function transform or forward-mode differentiation is at work."""
+    """Whether a compiler, an exporter, a function transform or forward-mode differentiation is running."""
     return torch.compiler.is_compiling() or in_transform()
-
-
-def autocasting(x: Tensor) -> bool:
-    """Whether autocast is on for the device of ``x``; some devices, such as meta, know no autocast."""
-    device = x.device.type
-    return torch.amp.is_autocast_available(device) and torch.is_autocast_enabled(device)
 
 
 def inspectable(*tensors: Tensor) -> bool:
@@ -82,7 +65,7 @@ def inspectable(*tensors: Tensor) -> bool:
 
 def check_size(value: object, what: str) -> int:
     """Return ``value`` if it is a positive integer."""
-    # Integral takes the integers of numpy too.
+    # Integral includes the integers of numpy.
     if isinstance(value, bool) or not isinstance(value, Integral) or value < 1:
         raise ValueError(message(what, "a positive integer", repr(value)))
     return int(value)
@@ -105,9 +88,9 @@ def check_positive(value: float, what: str) -> float:
 
 
 def check_plain(values: object, what: str) -> None:
-    """Raise if not all numbers are there to be read: those of masked arrays, sparse tensors and such are not.
+    """Raise for arrays whose numbers cannot all be read: masked arrays, sparse or nested tensors and such.
 
-    Numpy drops a mask without a word, and what was hidden under it would count as data.
+    Numpy drops a mask silently, and what it hides would count as data.
 
     Examples
     --------
@@ -122,17 +105,15 @@ drop such rows.
             hint = "Fill them with .filled(value), or drop such rows."
             raise ValueError(message(what, "without masked entries", f"{hidden} of {values.size} masked", hint))
     elif isinstance(values, Tensor):
-        if values.is_nested:
-            hint = "Bring its rows to one length with torch.nested.to_padded_tensor(tensor, 0.0)."
-            raise TypeError(message(what, "rows of one length", "a nested tensor", hint))
-        if values.layout != torch.strided:
-            got, hint = f"a sparse tensor, {values.layout}", "Convert it with .to_dense()."
-            raise TypeError(message(what, "a dense tensor", got, hint))
-        if values.is_meta:
-            hint = "Fill it first; such tensors are for shapes alone."
-            raise TypeError(message(what, "a tensor that holds numbers", "one on the device meta", hint))
-        if values.is_quantized:
-            raise TypeError(message(what, "plain numbers", "a quantized tensor", "Convert it with .dequantize()."))
+        pad, sparse = "Pad its rows with torch.nested.to_padded_tensor(tensor, 0.0).", values.layout != torch.strided
+        for bad, must, got, hint in (
+            (values.is_nested, "rows of one length", "a nested tensor", pad),
+            (sparse, "a dense tensor", f"a sparse tensor, {values.layout}", "Convert it with .to_dense()."),
+            (values.is_meta, "a tensor that holds numbers", "one on the device meta", "Fill it first."),
+            (values.is_quantized, "plain numbers", "a quantized tensor", "Convert it with .dequantize()."),
+        ):
+            if bad:
+                raise TypeError(message(what, must, got, hint))
     elif callable(getattr(values, "toarray", None)) and hasattr(values, "nnz"):  # of scipy
         got = f"a sparse {type(values).__name__}"
         raise TypeError(message(what, "a dense array", got, "Convert it with .toarray()."))
@@ -146,12 +127,12 @@ def check_points(x: object, dim: int | None, name: str, owner: str, dtype: torch
     if x.layout != torch.strided:
         check_plain(x, f"{name} of {owner}")
     if x.dtype not in DTYPES:
-        hint = "Convert it with .float()."
-        raise TypeError(message(f"{name} of {owner}", "float32, float64 or bfloat16", x.dtype, hint))
-    if dtype is not None and dtype not in DTYPES:
-        hint = "Convert the module with .float()."
-        raise TypeError(message(f"the parameters of {owner}", "float32, float64 or bfloat16", dtype, hint))
+        must, hint = "float32, float64 or bfloat16", "Convert it with .float()."
+        raise TypeError(message(f"{name} of {owner}", must, x.dtype, hint))
     if dtype is not None and x.dtype != dtype:
+        if dtype not in DTYPES:
+            must, hint = "float32, float64 or bfloat16", "Convert the module with .float()."
+            raise TypeError(message(f"the parameters of {owner}", must, dtype, hint))
         hint = f"Convert the points with .to({dtype}) or the module with .to({x.dtype})."
         raise TypeError(message(f"{name} of {owner}", f"{dtype} like its parameters", x.dtype, hint))
     if dim is not None and (x.ndim == 0 or x.shape[-1] != dim):
@@ -163,11 +144,8 @@ def check_pair(
     x: object, y: object, dim: int | None, owner: str, dtype: torch.dtype | None = None
 ) -> tuple[Tensor, Tensor]:
     """Return ``x`` and ``y`` if both are points of one space that broadcast against each other."""
-    x = check_points(x, dim, "x", owner, dtype)
-    y = check_points(y, dim, "y", owner, dtype)
-    if x.dtype != y.dtype:
-        hint = "Convert one of them with .to(...)."
-        raise TypeError(message(f"y of {owner}", f"{x.dtype} like x", y.dtype, hint))
+    x, y = check_points(x, dim, "x", owner, dtype), check_points(y, dim, "y", owner, dtype)
+    _check_same_dtype(x, y, owner)
     if x.shape != y.shape:
         try:
             torch.broadcast_shapes(x.shape, y.shape)
@@ -180,19 +158,23 @@ def check_pair(
 
 def check_matrices(x: object, y: object, dim: int | None, owner: str, dtype: torch.dtype | None = None) -> None:
     """Raise unless ``x`` and ``y`` are two sets of points of one space, ``(n, dim)`` and ``(m, dim)``."""
+    x, y = check_points(x, dim, "x", owner, dtype), check_points(y, dim, "y", owner, dtype)
     for name, points in (("x", x), ("y", y)):
-        points = check_points(points, dim, name, owner, dtype)
         if points.ndim != 2:
             must = f"of shape (n, {'dim' if dim is None else dim})"
             hint = "Rows against rows are forward(x, y)."
             raise ValueError(message(f"{name} of {owner}.pairwise", must, tuple(points.shape), hint))
-    if isinstance(x, Tensor) and isinstance(y, Tensor) and x.dtype != y.dtype:
+    _check_same_dtype(x, y, owner)
+
+
+def _check_same_dtype(x: Tensor, y: Tensor, owner: str) -> None:
+    if x.dtype != y.dtype:
         raise TypeError(message(f"y of {owner}", f"{x.dtype} like x", y.dtype, "Convert one of them with .to(...)."))
 
 
 def check_finite(x: Tensor, name: str, owner: str) -> None:
-    """Raise if ``x`` has a NaN or an infinity, naming the first one and where it stands."""
-    # In blocks, so that a large table that is mapped from a file does not come into memory.
+    """Raise if ``x`` has a NaN or an infinity, naming the first one and its place."""
+    # In blocks, which keeps a table that is mapped from a file out of memory.
     rows = max(1, BLOCK_ENTRIES // max(1, x[:1].numel())) if x.ndim else 1
     start = 0
     for block in x.split(rows) if x.ndim and x.shape[0] > rows else (x,):
@@ -218,13 +200,13 @@ class Domain:
     Parameters
     ----------
     name
-        What it is called in errors.
+        Its name in errors.
     lower, upper
         Open bounds of every coordinate.
     sums_to_one
         Whether the coordinates of a point sum to one.
     hint
-        How a user brings points into it; ends the error message.
+        How to bring points into it; the end of the error message.
     """
 
     name: str
@@ -241,23 +223,21 @@ class Domain:
         if self == REAL or x.numel() == 0:
             return
         check_finite(x, name, owner)
-        outside = (x < self.lower) | (x > self.upper)
-        if not boundary:
-            outside |= (x == self.lower) | (x == self.upper)
-        brackets = "[]" if boundary else "()"
+        values, place, must = x, name, ""
+        outside = (x < self.lower) | (x > self.upper) if boundary else (x <= self.lower) | (x >= self.upper)
         if bool(outside.any()):
-            interval = f"{brackets[0]}{self.lower:g}, {self.upper:g}{brackets[1]}"
-            must = f"inside the {self.name} domain, each coordinate in {interval}"
-            raise ValueError(message(f"{name} of {owner}", must, _first(x, outside, name), self.hint))
-        if self.sums_to_one:
-            sums = x.sum(-1)
-            off = (sums - 1).abs() > SUM_TOLERANCE
-            if bool(off.any()):
-                must = f"inside the {self.name} domain, each row summing to 1 within {SUM_TOLERANCE:g}"
-                raise ValueError(message(f"{name} of {owner}", must, _first(sums, off, f"{name}.sum(-1)"), self.hint))
+            bounds = f"{self.lower:g}, {self.upper:g}"
+            must = f"each coordinate in {f'[{bounds}]' if boundary else f'({bounds})'}"
+        elif self.sums_to_one:
+            values, place = x.sum(-1), f"{name}.sum(-1)"
+            outside = (values - 1).abs() > SUM_TOLERANCE
+            must = f"each row summing to 1 within {SUM_TOLERANCE:g}" if bool(outside.any()) else ""
+        if must:
+            must, got = f"inside the {self.name} domain, {must}", _first(values, outside, place)
+            raise ValueError(message(f"{name} of {owner}", must, got, self.hint))
 
     def middle(self, dim: int) -> float:
-        """Return a number such that the point of ``dim`` features equal to it lies well inside the domain."""
+        """Return a number; the point with all ``dim`` coordinates equal to it lies well inside the domain."""
         if self.sums_to_one:
             return 1 / dim
         low, high = math.isfinite(self.lower), math.isfinite(self.upper)
@@ -279,21 +259,18 @@ class Domain:
         x
             Points, ``(..., dim)``.
         towards
-            A point inside, ``(1, dim)``, or one for each of ``x``. Points with a coordinate on or beyond a bound move
-            the fraction ``margin`` of the way to it. Without it, only such coordinates move.
+            Points inside, ``(1, dim)`` or one for each of ``x``: points with a coordinate on or beyond a bound move the
+            fraction ``margin`` of the way there. Without it, only such coordinates move.
         margin
-            Without ``towards``, how far inside the bound such coordinates end, as a fraction of the width of the domain
-            or, where that is infinite, of the mean absolute coordinate. By default the least that ``x.dtype`` can tell
-            from the bounds; all coordinates are then kept that far from them.
+            Without ``towards``, how far from the bound they end, in widths of the domain or, where that is infinite,
+            mean absolute coordinates. By default the least that ``x.dtype`` can tell from a bound.
         valid
-            Which points lie inside, ``(...)``, where more than the bounds decides; for ``towards``.
+            With ``towards``, which points lie inside, ``(...)``, if more than the bounds decides.
 
         Examples
         --------
         >>> POSITIVE.inside(torch.tensor([[0.0, 1.0]]), towards=torch.tensor([[1.0, 3.0]]), margin=0.5)
         tensor([[0.5000, 2.0000]])
-        >>> UNIT_BOX.inside(torch.tensor([[0.0, 0.5]]), margin=0.1)
-        tensor([[0.1000, 0.5000]])
         """
         eps = torch.finfo(x.dtype).eps
         if towards is not None:
@@ -313,20 +290,13 @@ class Domain:
 REAL = Domain("real")
 POSITIVE = Domain("positive", lower=0.0, hint="Shift the data or clamp it with x.clamp_min(1e-6).")
 NEGATIVE = Domain("negative", upper=0.0, hint="These are gradients of a potential that only takes negative ones.")
-UNIT_BOX = Domain(
-    "unit box", lower=0.0, upper=1.0, hint="Rescale each feature into (0, 1), for example by x.sigmoid()."
-)
-SIMPLEX = Domain(
-    "simplex",
-    lower=0.0,
-    upper=math.inf,
-    sums_to_one=True,
-    hint="Clamp with x.clamp_min(1e-6) and divide each row by its sum, or use x.softmax(-1).",
-)
+UNIT_BOX = Domain("unit box", 0.0, 1.0, hint="Rescale each feature into (0, 1), for example by x.sigmoid().")
+_SIMPLEX_HINT = "Clamp with x.clamp_min(1e-6) and divide each row by its sum, or use x.softmax(-1)."
+SIMPLEX = Domain("simplex", lower=0.0, sums_to_one=True, hint=_SIMPLEX_HINT)
 
 
 def optional_import(module: str, extra: str, purpose: str) -> ModuleType:
-    """Import a package that only some users need; if absent, say which line installs it."""
+    """Import a package that only some users need; the error tells how to install it."""
     try:
         return importlib.import_module(module)
     except ImportError as error:
@@ -335,12 +305,12 @@ def optional_import(module: str, extra: str, purpose: str) -> ModuleType:
 
 
 def is_lazy(X: object) -> bool:
-    """Whether data are a collection of dask's, which is not in memory."""
+    """Whether data are a dask collection, which is not in memory."""
     return callable(getattr(X, "__dask_graph__", None))
 
 
 def check_columns(frame: Any, what: str) -> list[np.dtype[Any]]:
-    """Return the dtypes of the columns of a data frame of dask's, if all are numbers; none of them is computed."""
+    """Return the dtypes of the columns of a dask data frame, if all are numeric, without computing any."""
     kinds = [getattr(kind, "numpy_dtype", kind) for kind in frame.dtypes]
     strange = next((i for i, kind in enumerate(kinds) if kind.kind not in "biuf"), None)
     if strange is not None or not kinds:

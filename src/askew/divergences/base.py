@@ -14,7 +14,7 @@ from torch.utils.checkpoint import checkpoint
 from askew import checks
 from askew.checks import REAL, Domain
 from askew.divergences.affine import AffineForm
-from askew.divergences.precision import call_in, without_nan
+from askew.divergences.precision import autocasting, call_in, without_nan
 from askew.io import Rebuildable
 
 if TYPE_CHECKING:
@@ -205,7 +205,7 @@ class Divergence(Rebuildable, ABC):
         Encoders run in the lower precision of autocast. A divergence is too cheap to gain from it and
         too exact to lose by it.
         """
-        if not (isinstance(x, Tensor) and isinstance(y, Tensor) and checks.autocasting(x)):
+        if not (isinstance(x, Tensor) and isinstance(y, Tensor) and autocasting(x)):
             return x, y
         dtype = self.dtype or torch.float32
         # Integers and complex numbers stay what they are, for the check to refuse.
@@ -213,7 +213,7 @@ class Divergence(Rebuildable, ABC):
 
     def _evaluate(self, hook: Callable[..., Tensor], x: Tensor, y: Tensor, *, matrix: bool) -> Tensor:
         """Call a hook in a precision that is fit for it, then look for NaN where that is cheap."""
-        if checks.autocasting(x):
+        if autocasting(x):
             with torch.autocast(x.device.type, enabled=False):
                 return self._evaluate(hook, x, y, matrix=matrix)
         if x.dtype == torch.bfloat16:

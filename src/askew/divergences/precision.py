@@ -1,4 +1,4 @@
-"""Evaluate a module in another floating dtype than its own."""
+"""Evaluate a module in another floating dtype than that of its parameters."""
 
 from __future__ import annotations
 
@@ -11,13 +11,19 @@ from torch.func import functional_call
 
 from askew import checks
 
-__all__ = ["call_in", "without_nan"]
+__all__ = ["autocasting", "call_in", "without_nan"]
 
 # A function of a module and two sets of points.
 PairFunction = Callable[..., Tensor]
 
 # Pairs that are recomputed in float64 at a time.
 BLOCK_PAIRS = 1 << 14
+
+
+def autocasting(x: Tensor) -> bool:
+    """Whether autocast is on for the device of ``x``."""
+    device = x.device.type  # some devices, such as meta, have no autocast
+    return torch.amp.is_autocast_available(device) and torch.is_autocast_enabled(device)
 
 
 def call_in(dtype: torch.dtype, module: nn.Module, function: PairFunction, x: Tensor, y: Tensor) -> Tensor:
@@ -41,7 +47,7 @@ def without_nan(values: Tensor, module: nn.Module, function: PairFunction, x: Te
         return values
     x, y = (points.expand(*values.shape, points.shape[-1]) for points in (x, y))
     chunks = [tuple(chunk.unbind(1)) for chunk in bad.nonzero().split(BLOCK_PAIRS)]
-    exact = [call_in(torch.float64, module, function, x[chunk], y[chunk]) for chunk in chunks]
+    exact = [call_in(torch.float64, module, function, x[chunk], y[chunk]).reshape(-1) for chunk in chunks]
     return values.masked_scatter(bad, torch.cat(exact).to(values.dtype))
 
 

@@ -23,6 +23,7 @@ import torch
 from torch import Tensor
 
 from askew import checks
+from askew._torch_compat import in_transform
 
 __all__ = ["ACTIVATIONS", "Activation", "ReLU", "Softplus", "Squareplus", "Workspace"]
 
@@ -319,7 +320,8 @@ def _plain() -> bool:
 
     Differentiating the formulas works everywhere, but costs more than the derivatives below.
     """
-    return torch.compiler.is_exporting() or checks.in_function_transform()
+    # A compiler cannot trace the second question, and shows plain tensors anyway.
+    return torch.compiler.is_exporting() or (not torch.compiler.is_compiling() and in_transform())
 
 
 def _apply(function: type[torch.autograd.Function], *arguments: Any) -> Tensor:
