@@ -16,6 +16,7 @@ ROOT = Path(askew.__file__).parent
 ORDER = (
     "_version",
     "_messages",
+    "_torch_compat",
     "checks",
     "_progress",
     "_parallel",
