@@ -30,7 +30,7 @@ from askew.divergences import (
 )
 from askew.encoders import MLP, Identity, Linear, Standardize
 from askew.explorer import write_explorer
-from askew.explorer.describing import describe
+from askew.explorer.description import describe
 
 DIM = 3
 TOLERANCE = 1e-4

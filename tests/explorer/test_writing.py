@@ -19,7 +19,7 @@ from askew.checks import REAL, SIMPLEX
 from askew.divergences import CATALOGUE, Bregman, Divergence, Embedded, Euclidean, Jensen, Reversed
 from askew.encoders import SmallCNN
 from askew.explorer import write_explorer
-from askew.explorer.packing import pack
+from askew.explorer.description import pack
 from askew.explorer.scene import chosen_rows, make_scene
 
 GENERATOR = np.random.default_rng(0)
@@ -122,7 +122,7 @@ def test_each_of_the_catalogue_is_shown_or_refused_in_words(name: str, tmp_path:
         (Embedded(nn.GELU(), Euclidean(3)), TypeError, "encoder of write_explorer must be of Standardize.* Got GELU"),
         (Embedded(SmallCNN(1, 8, 4), Euclidean(4)), TypeError, "Got SmallCNN instead"),
         (askew.DivergenceLearner(), ValueError, "Got a DivergenceLearner that is not fitted instead. Call its fit"),
-        (askew.DivergenceNeighborsClassifier(), TypeError, "Got DivergenceNeighborsClassifier instead"),
+        (askew.DivergenceNeighborsClassifier(), ValueError, "Got a DivergenceNeighborsClassifier that is not fitted"),
         ("nbd", TypeError, "a fitted learner, the Bregman divergence .* Got str instead"),
         (Euclidean(1), ValueError, "at least 2 features. Got 1"),
         (askew.make("kl-simplex", 4), ValueError, "given for distributions"),

@@ -12,8 +12,6 @@ from numpy.typing import NDArray
 from askew import checks, io
 from askew.cli.shell import complain, say
 from askew.cli.tables import LABEL, Columns, check_column, load_bundled, read_frame
-from askew.divergences import Divergence
-from askew.estimators.base import BaseLearner
 
 if TYPE_CHECKING:
     from pandas import DataFrame, Series
@@ -99,7 +97,7 @@ def numbers_of(frame: DataFrame, names: list[str], size: int, option: str) -> ND
 def load_model(folder: Path) -> tuple[Any, Columns | None]:
     """Return a model, and how it encodes tables if that was saved with it."""
     model, notes = io.load_with_notes(folder)
-    if not isinstance(model, (Divergence, BaseLearner)):
+    if not callable(getattr(model, "as_divergence", None)):
         must = "a folder of a divergence or a learner"
         raise ValueError(checks.message("MODEL", must, f"{str(folder)!r} with a {type(model).__name__}"))
     return model, columns_in(notes, folder)
@@ -107,7 +105,7 @@ def load_model(folder: Path) -> tuple[Any, Columns | None]:
 
 def dim_of(model: Any) -> int | None:
     """Return the number of features that a model takes, where it is known."""
-    dim = model.dim if isinstance(model, Divergence) else model.n_features_in_
+    dim = getattr(model, "n_features_in_", getattr(model, "dim", None))
     return None if dim is None else int(dim)
 
 

@@ -1,4 +1,4 @@
-"""The page: model, data and program in one file that needs nothing else."""
+"""The page: a model, data and the program that shows them, in one file."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ from torch import Tensor, nn
 
 from askew import checks, io
 from askew.checks import REAL
-from askew.divergences import Bregman, Divergence, Embedded, NeuralBregman
+from askew.divergences import Divergence
 from askew.encoders import Standardize
-from askew.explorer.describing import SHOWN, describe
+from askew.explorer.description import SHOWN, describe
 from askew.explorer.scene import Floats, Scene, make_scene
-from askew.potentials import ICNN, Burg, FermiDirac, NegativeEntropy
+from askew.potentials import ICNN, Burg, FermiDirac, NegativeEntropy, Potential
 
 __all__ = ["write_explorer"]
 
@@ -28,11 +28,8 @@ SCRIPTS = (
     *("numbers", "potentials", "divergence", "planes", "contours", "field", "drawing", "words"),
     *("scene", "showing", "saying", "moving", "page"),
 )
-CLOSED_NAMES: dict[type[nn.Module], str] = {
-    Burg: "Itakura-Saito",
-    NegativeEntropy: "Kullback-Leibler",
-    FermiDirac: "Logistic",
-}
+# Potentials whose divergence has a name.
+NAMES: dict[type, str] = {Burg: "Itakura-Saito", NegativeEntropy: "Kullback-Leibler", FermiDirac: "Logistic"}
 
 
 def write_explorer(
@@ -44,33 +41,28 @@ def write_explorer(
     feature_names: Sequence[str] | None = None,
     title: str | None = None,
 ) -> Path:
-    """Write a page on which a divergence is explored by dragging a point.
+    """Write a page on which a divergence is explored by dragging a point, and return its path.
 
-    Around the point c it shows both balls, {x : D(x, c) <= r} and {x : D(c, x) <= r}, its neighbours in either
+    Around the point c it shows both balls, {x : D(x, c) <= r} and {x : D(c, x) <= r}, the neighbours in either
     direction, and the same for Euclidean and Mahalanobis distance. The file holds the model and evaluates it in the
-    browser; it needs no network. Use it to understand what was learned; for a figure, take :mod:`askew.plot`.
+    browser, without a network. Use it to understand what was learned; for a figure, take :mod:`askew.plot`.
 
     Parameters
     ----------
     model
         A fitted learner, or a divergence: Bregman with a potential of askew, Mahalanobis, Euclidean, also reversed,
-        scaled, rooted or symmetrised, and behind an encoder for tables. What cannot be shown is an error.
+        scaled, rooted or symmetrised, and behind an encoder for tables. Others are a TypeError.
     path
-        Of the HTML file, in a folder that exists. It is replaced as a whole or not at all.
+        The HTML file, in a folder that exists. It is replaced as a whole or not at all.
     points
-        Data to show, ``(n, dim)``; by default those that the learner has kept. Of more than 500, 500 are shown, as
-        many of each class as can be.
+        Data to show, ``(n, dim)``; by default those of the learner. At most 500 are shown, as many of each class as
+        can be.
     labels
         Their classes, ``(n,)``; by default those of the learner, if the points are.
     feature_names
-        One for each feature; by default those of the data frame that the learner saw, or numbers.
+        Names of the features; by default those of the data frame that the learner was fitted on, or numbers.
     title
         Heading of the page.
-
-    Returns
-    -------
-    Path
-        The file.
 
     Examples
     --------
@@ -81,18 +73,19 @@ def write_explorer(
     ...     page.name, "https:" in page.read_text("utf-8")
     ('explorer.html', False)
     """
-    divergence, learner = _divergence(model)
-    if points is None and learner is not None:
+    divergence = _divergence(model)
+    # A classifier holds the learner whose points and labels are shown.
+    learner = getattr(model, "learner_", model)
+    if points is None:
         points = getattr(learner, "points_", None)
         labels = getattr(learner, "labels_", None) if labels is None else labels
     if feature_names is None:
         known = getattr(model, "feature_names_in_", getattr(learner, "feature_names_in_", None))
         feature_names = None if known is None else [str(name) for name in known]
     description = describe(divergence)
-    # Behind an encoder points may lie anywhere; whether their images may is seen when they are evaluated.
+    # Behind an encoder points may lie anywhere; whether their embeddings may is seen when they are evaluated.
     domain = REAL if description.encoder else description.domain
     scene = make_scene(points, labels, feature_names, description.dim, domain, _home(divergence))
-    heading = title or "What does this divergence call near?"
     content = {
         "name": _name(divergence),
         "model": description.to_json(),
@@ -100,59 +93,54 @@ def write_explorer(
         "askew": io.version(),
         **scene.content,
     }
+    heading = title or "What does this divergence call near?"
     io.write_text(path, _page(heading, _summary(divergence, scene), content))
     return Path(path)
 
 
-def _divergence(model: object) -> tuple[Divergence, Any]:
-    """Return the divergence of what was given, and the learner that it came from, if any."""
-    if isinstance(model, Divergence):
-        return model, None
-    learner: Any = getattr(model, "learner_", model)
-    if hasattr(type(learner), "model_"):
-        if not hasattr(learner, "divergence_"):
-            got, hint = f"a {type(model).__name__} that is not fitted", "Call its fit first."
-            raise ValueError(checks.message("model of write_explorer", "fitted", got, hint))
-        return learner.model_, learner
-    raise TypeError(checks.message("model of write_explorer", f"a fitted learner, {SHOWN}", type(model).__name__))
+def _divergence(model: Any) -> Divergence:
+    convert = getattr(model, "as_divergence", None)
+    if not callable(convert) or isinstance(model, type):
+        raise TypeError(checks.message("model of write_explorer", f"a fitted learner, {SHOWN}", type(model).__name__))
+    try:
+        divergence: Divergence = convert()
+    except ValueError as error:  # scikit-learn's NotFittedError
+        got, hint = f"a {type(model).__name__} that is not fitted", "Call its fit first."
+        raise ValueError(checks.message("model of write_explorer", "fitted", got, hint)) from error
+    return divergence
 
 
 def _home(divergence: Divergence) -> tuple[Floats, Floats] | None:
-    """Return the middle and spread of the features that the model was scaled to, if it was."""
+    """Return the middle and spread of the features to which the model was scaled, if it was."""
+    embedded = any(hasattr(part, "encoder") for part in divergence.modules())
     for part in divergence.modules():
-        if isinstance(part, Standardize):
-            mean, std = part.mean.cpu().double().numpy(), part.std.cpu().double().numpy()
-            return None if not mean.any() and (std == 1).all() else (mean, 1.5 * std)
-        if isinstance(part, ICNN) and part.calibrated:
-            shift, inverse = part.shift.cpu().double().numpy(), part.inverse_spread.cpu().double().numpy()
-            untouched = not shift.any() and (inverse == 1).all()
-            behind = any(isinstance(other, Embedded) for other in divergence.modules())
-            return None if untouched or behind else (shift, 1.5 / inverse)
+        if type(part) is Standardize:
+            middle, spread = part.mean, part.std
+        elif type(part) is ICNN and part.calibrated and not embedded:
+            middle, spread = part.shift, 1 / part.inverse_spread
+        else:
+            continue
+        scaled = bool(middle.any() or (spread != 1).any())
+        return (middle.cpu().double().numpy(), 1.5 * spread.cpu().double().numpy()) if scaled else None
     return None
 
 
 def _name(divergence: Divergence) -> str:
-    """Return what the switch calls the model."""
+    """Return the name of the model on the switch between distances."""
     if any(True for _ in divergence.parameters()):
         return "Learned"
-    inner = divergence
-    while hasattr(inner, "divergence") and isinstance(inner.divergence, Divergence):
-        inner = inner.divergence
-    if isinstance(inner, Bregman):
-        return CLOSED_NAMES.get(type(inner.potential), type(inner.potential).__name__)
-    return "This model"
+    last = _chain(divergence)[-1]
+    return NAMES.get(type(last), type(last).__name__) if isinstance(last, Potential) else "This model"
 
 
 def _summary(divergence: Divergence, scene: Scene) -> str:
-    """Return in words what is shown."""
-    chain = _chain(divergence)
-    known = CLOSED_NAMES.get(type(chain[-1]))
-    if isinstance(chain[-1], NeuralBregman):
-        kind = "A neural Bregman divergence"
-    else:
-        kind = f"The divergence {type(chain[-1]).__name__}" if known is None else f"The {known} divergence"
-    before = [type(part).__name__ for part in chain[:-1]]
-    words = f"{kind} of {scene.content['dim']} features" + (f", behind {', '.join(before)}." if before else ".")
+    """Return a sentence or two about what is shown."""
+    *before, last = _chain(divergence)
+    name = NAMES.get(type(last))
+    kind = f"The divergence {type(last).__name__}" if name is None else f"The {name} divergence"
+    kind = "A neural Bregman divergence" if type(last) is ICNN else kind
+    behind = f", behind {', '.join(type(part).__name__ for part in before)}" if before else ""
+    words = f"{kind} of {scene.content['dim']} features{behind}."
     if scene.total > scene.shown:
         words += f" Of {scene.total:,} data points {scene.shown} are shown, as many of each class as can be."
     elif scene.total:
@@ -160,18 +148,14 @@ def _summary(divergence: Divergence, scene: Scene) -> str:
     return words
 
 
-def _chain(module: nn.Module) -> list[nn.Module]:
-    """Return the parts of a model from the points on: encoder, wrappers, divergence."""
+def _chain(module: Any) -> list[nn.Module]:
+    """Return the parts of a model from the points on: encoder, wrappers, potential or divergence."""
     if isinstance(module, nn.Sequential):
         return [part for layer in module for part in _chain(layer)]
-    if isinstance(module, Embedded):
+    if hasattr(module, "encoder"):
         return [*_chain(module.encoder), *_chain(module.divergence)]
-    inner = getattr(module, "divergence", None)
-    if isinstance(inner, Divergence):
-        return [module, *_chain(inner)]
-    if isinstance(module, Bregman) and not isinstance(module, NeuralBregman):
-        return [module.potential]
-    return [module]
+    inner = getattr(module, "inner", None)
+    return [getattr(module, "potential", module)] if inner is None else [module, *_chain(inner)]
 
 
 def _page(title: str, summary: str, content: dict[str, Any]) -> str:

@@ -1,10 +1,9 @@
-"""What the page shows beside the divergence: data, planes to look at, and where to look without data."""
+"""The data on the page, and the planes and places that it shows."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -12,26 +11,23 @@ from torch import Tensor
 
 from askew import checks
 from askew.checks import POSITIVE, SIMPLEX, UNIT_BOX, Domain
-from askew.encoders import as_points
-from askew.explorer.packing import pack
+from askew.explorer.description import pack
+from askew.plot.plane import Floats, as_rows
 
 __all__ = ["Scene", "chosen_rows", "make_scene"]
-
-Floats = NDArray[np.float64]
 
 # Points that are shown; more would hide each other, and each drag ranks all of them.
 MOST_POINTS = 500
 # Numbers of a table or a matrix up to which they are kept in 64 bits each.
 WIDE_ENTRIES = 100_000
-# Classes that have a colour of their own on the page; the rarest beyond share one.
+# Classes with a colour on the page; the rarest beyond share one.
 MOST_CLASSES = 11
-# Variance of a direction of the data, relative to the largest, below which Mahalanobis takes it for none.
+# Variance of a direction of the data, relative to the largest, below which Mahalanobis leaves it out.
 SMALLEST_VARIANCE = 1e-9
 
 
-@dataclass(frozen=True)
-class Scene:
-    """The data and the space around it, as JSON for the page and in words."""
+class Scene(NamedTuple):
+    """The data and the space around it, as JSON for the page, and how many points are given and shown."""
 
     content: dict[str, Any]
     total: int
@@ -46,22 +42,11 @@ def make_scene(
     domain: Domain,
     home: tuple[Floats, Floats] | None,
 ) -> Scene:
-    """Return what the page shows beside the divergence.
+    """Return what the page shows next to the divergence, which takes points of ``dim`` features in a domain.
 
-    Parameters
-    ----------
-    points, labels
-        Data, ``(n, dim)`` and ``(n,)``, or None.
-    feature_names
-        One for each feature; None numbers them.
-    dim
-        Number of features that the model takes, or None where it takes any.
-    domain
-        Where points must lie, if the model takes them as they are.
-    home
-        Middle and spread of the features to show without data, ``(dim,)`` each, where the model knows them.
+    ``home`` is the middle and spread of the features, ``(dim,)`` each, to show without data, where the model has one.
     """
-    data = None if points is None else _as_table(points, dim)
+    data = None if points is None else as_rows(points, "points of write_explorer", dim)
     if data is not None:
         dim = data.shape[1]
     elif home is not None:
@@ -70,31 +55,39 @@ def make_scene(
         hint = "Give points, an array of shape (n, dim)."
         raise ValueError(checks.message("points of write_explorer", "given for a model of any dim", None, hint))
     if dim < 2:
-        hint = "Of one feature there is no plane to look at."
+        hint = "One feature has no plane to show."
         raise ValueError(checks.message("the points of write_explorer", "of at least 2 features", dim, hint))
     if data is None and domain == SIMPLEX and dim > 3:
         hint = "Give points: the plane of their principal directions is shown."
         raise ValueError(checks.message("points of write_explorer", "given for distributions", None, hint))
-    content: dict[str, Any] = {"dim": dim, "features": _names(feature_names, dim), "domain": _bounds(domain)}
+    bounds = {"lower": domain.lower, "upper": domain.upper}
+    content: dict[str, Any] = {
+        "dim": dim,
+        "features": _names(feature_names, dim),
+        "domain": {
+            "name": domain.name,
+            "sums_to_one": domain.sums_to_one,
+            **{name: value if np.isfinite(value) else None for name, value in bounds.items()},
+        },
+    }
+    given = _check_labels(labels, None if data is None else len(data))
     if data is None:
-        _check_labels(labels, None)
         mean, std = _home(dim, domain) if home is None else home
         content |= {"points": None, "mean": pack(mean, wide=True), "std": pack(std, wide=True), "mahalanobis": None}
         content |= {"principal": _corners(dim, domain), "labels": None, "classes": [], "rows": []}
         return Scene(content, 0, 0)
-    given = _check_labels(labels, len(data))
     std = data.std(0)
     std = np.where(std <= 1e-12 * np.abs(data).max(0), 1.0, std)
     rows = chosen_rows(given, len(data))
-    kept = data[rows]
+    kept, classes = data[rows], None if given is None else [given[i] for i in rows]
     content |= {
         "points": pack(kept, wide=kept.size <= WIDE_ENTRIES),
         "mean": pack(data.mean(0), wide=True),
         "std": pack(std, wide=True),
         "mahalanobis": pack(_whitening(data), wide=dim * dim <= WIDE_ENTRIES),
         "principal": _principal(data, std, domain),
-        "labels": None if given is None else [given[i] for i in rows],
-        "classes": [] if given is None else _classes([given[i] for i in rows]),
+        "labels": classes,
+        "classes": [] if classes is None else _frequent(classes),
         "rows": rows.tolist(),
     }
     return Scene(content, len(data), len(rows))
@@ -124,26 +117,6 @@ def chosen_rows(labels: Sequence[str] | None, n: int, most: int = MOST_POINTS) -
     return np.sort(np.concatenate(chosen))
 
 
-# ---------------------------------------------------------------------- what comes in
-
-
-def _as_table(points: ArrayLike | Tensor, dim: int | None) -> Floats:
-    try:
-        data: Floats = as_points(points).cpu().double().numpy()
-    except (TypeError, ValueError) as error:
-        must = "numbers, as an array or a tensor of shape (n, dim)"
-        raise TypeError(checks.message("points of write_explorer", must, type(points).__name__)) from error
-    if data.ndim != 2 or len(data) == 0 or (dim is not None and data.shape[1] != dim):
-        must = f"of shape (n, {'dim' if dim is None else dim}), with at least one row"
-        raise ValueError(checks.message("points of write_explorer", must, data.shape))
-    bad = np.argwhere(~np.isfinite(data))
-    if len(bad):
-        row, column = bad[0]
-        got, hint = f"row {row}, column {column} = {data[row, column]:g}", "Drop or impute such rows first."
-        raise ValueError(checks.message("points of write_explorer", "finite", got, hint))
-    return data
-
-
 def _check_labels(labels: ArrayLike | None, n: int | None) -> list[str] | None:
     """Return labels as text, one for each point."""
     if labels is None:
@@ -165,15 +138,6 @@ def _names(names: Sequence[str] | None, dim: int) -> list[str]:
     return [str(name) for name in names]
 
 
-def _bounds(domain: Domain) -> dict[str, Any]:
-    bound = {"lower": domain.lower, "upper": domain.upper}
-    finite = {name: value if np.isfinite(value) else None for name, value in bound.items()}
-    return {"name": domain.name, "sums_to_one": domain.sums_to_one, **finite}
-
-
-# ---------------------------------------------------------------------- places to look at
-
-
 def _home(dim: int, domain: Domain) -> tuple[Floats, Floats]:
     """Return the middle and the spread of what is shown where there is neither data nor a scale."""
     places = {POSITIVE: (1.5, 0.75), UNIT_BOX: (0.5, 0.25), SIMPLEX: (1 / dim, 0.5 / dim)}
@@ -182,17 +146,14 @@ def _home(dim: int, domain: Domain) -> tuple[Floats, Floats]:
 
 
 def _principal(data: Floats, std: Floats, domain: Domain) -> dict[str, Any] | None:
-    """Return the two directions in which the data spread most, as rows of steps and of what measures them.
+    """Return the two directions in which the data spread most.
 
     A point x lies at <measure, x - mean>, and a step of one leads along ``steps``. Features count in units of their
     standard deviation, but not those of distributions: the plane would leave the simplex.
     """
-    if len(data) < 3:
-        return _corners(data.shape[1], domain)
     unit = np.ones_like(std) if domain.sums_to_one else std
-    scaled = (data - data.mean(0)) / unit
-    _, sizes, directions = np.linalg.svd(scaled, full_matrices=False)
-    if len(sizes) < 2 or sizes[1] <= 1e-9 * max(sizes[0], 1e-300):
+    _, sizes, directions = np.linalg.svd((data - data.mean(0)) / unit, full_matrices=False)
+    if len(data) < 3 or len(sizes) < 2 or sizes[1] <= 1e-9 * max(sizes[0], 1e-300):
         return _corners(data.shape[1], domain)
     first = directions[:2] * np.sign(directions[:2][[0, 1], np.abs(directions[:2]).argmax(1)])[:, None]
     shares = (sizes[:2] ** 2 / (sizes**2).sum()).tolist()
@@ -200,7 +161,7 @@ def _principal(data: Floats, std: Floats, domain: Domain) -> dict[str, Any] | No
 
 
 def _corners(dim: int, domain: Domain) -> dict[str, Any] | None:
-    """Return the plane of all distributions over three outcomes; others have none without data."""
+    """Return the plane of all distributions over three outcomes; other domains have none without data."""
     if not (domain.sums_to_one and dim == 3):
         return None
     steps = np.array([[-1.0, 1.0, 0.0], [-1.0, -1.0, 2.0]]) / np.sqrt([[2.0], [6.0]])
@@ -210,25 +171,24 @@ def _corners(dim: int, domain: Domain) -> dict[str, Any] | None:
 def _whitening(data: Floats) -> Floats:
     """Return L with |L (x - y)|^2 = (x - y)' C^-1 (x - y), C the covariance of the data, columns first."""
     covariance = np.atleast_2d(np.cov(data, rowvar=False, bias=True))
-    # By correlations, so that features of any size are alike.
+    # Through correlations, so that the scale of a feature does not matter.
     size = np.sqrt(np.diag(covariance))
     size = np.where(size > 0, size, 1.0)
     variances, directions = np.linalg.eigh(covariance / size / size[:, None])
-    # Directions in which the data do not vary are left out, as of features that sum to one.
+    # Directions in which the data do not vary are left out, such as that of features that sum to one.
     kept = variances > SMALLEST_VARIANCE * max(float(variances[-1]), 1e-300)
     result: Floats = directions[:, kept] / np.sqrt(variances[kept]) / size[:, None]
     return result
 
 
-def _classes(labels: Sequence[str]) -> list[str]:
-    """Return the classes that get a colour of their own, in order; numbers are ordered as such."""
+def _frequent(labels: Sequence[str]) -> list[str]:
+    """Return the classes that get a colour, in order; numbers are ordered as such."""
+
+    def order(name: str) -> tuple[bool, float, str]:
+        try:
+            return False, float(name), name
+        except ValueError:
+            return True, 0.0, name
+
     names, counts = np.unique(np.asarray(labels), return_counts=True)
-    kept = names[np.argsort(-counts, kind="stable")][:MOST_CLASSES].tolist()
-    return sorted(kept, key=_order)
-
-
-def _order(name: str) -> tuple[bool, float, str]:
-    try:
-        return False, float(name), name
-    except ValueError:
-        return True, 0.0, name
+    return sorted(names[np.argsort(-counts, kind="stable")][:MOST_CLASSES].tolist(), key=order)
