@@ -18,7 +18,7 @@ from askew import potentials
 from askew.checks import REAL, SIMPLEX
 from askew.divergences import CATALOGUE, Bregman, Divergence, Embedded, Euclidean, Jensen, Reversed
 from askew.encoders import SmallCNN
-from askew.explorer import write_explorer
+from askew.explorer import can_show, description, write_explorer
 from askew.explorer.description import pack
 from askew.explorer.scene import chosen_rows, make_scene
 
@@ -138,6 +138,14 @@ def test_what_cannot_be_shown_says_what_can(
     with pytest.raises(error, match=message):
         write_explorer(model, tmp_path / "page.html")
     assert not list(tmp_path.iterdir())
+
+
+def test_asking_what_can_be_shown_packs_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(description, "pack", None)
+    assert can_show(Embedded(nn.Linear(3, 2), askew.NeuralBregman(2)))
+    assert not can_show(askew.make("deepnorm", 3))
+    with pytest.raises(TypeError, match="not callable"):
+        description.describe(askew.NeuralBregman(2)).to_json()
 
 
 # ---------------------------------------------------------------------- data

@@ -6,7 +6,7 @@ import math
 import time
 import warnings
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 import joblib
@@ -176,27 +176,24 @@ class Leaderboard:
 
     def to_dict(self) -> dict[str, Any]:
         """Return it as values that JSON can hold; NaN is None."""
-        entries = []
-        for standing in self.standings:
-            gain, spread = self.gain(standing)
-            scores = {
-                name: {
-                    "mean": _number(standing.mean(name)),
-                    "spread": _number(standing.spread(name)),
-                    "folds": [_number(value) for value in standing.scores.get(name, ())],
-                }
-                for name in SCORES
+        entries = [
+            {
+                "divergence": one.name,
+                "scores": {
+                    score: {
+                        "mean": _number(one.mean(score)),
+                        "spread": _number(one.spread(score)),
+                        "folds": [_number(value) for value in one.scores.get(score, ())],
+                    }
+                    for score in SCORES
+                },
+                "gain_over_euclidean": dict(zip(("mean", "spread"), map(_number, self.gain(one)), strict=True)),
+                "precisions": list(one.precisions),
+                "choices": list(one.choices),
+                "problem": one.problem,
             }
-            entries.append(
-                {
-                    "divergence": standing.name,
-                    "scores": scores,
-                    "gain_over_euclidean": {"mean": _number(gain), "spread": _number(spread)},
-                    "precisions": list(standing.precisions),
-                    "choices": list(standing.choices),
-                    "problem": standing.problem,
-                }
-            )
+            for one in self.standings
+        ]
         sizes = {"folds": self.folds, "rows": self.rows, "features": self.features, "classes": self.classes}
         result = {"notes": list(self.notes), "leaderboard": entries}
         return {"best": self.best.name, "verdict": self.verdict(), **sizes, **result}
@@ -271,19 +268,15 @@ def compare(
     with warnings.catch_warnings():  # the note above says it
         warnings.filterwarnings("ignore", "The least populated class", UserWarning)
         parts = list(StratifiedKFold(folds, shuffle=True, random_state=random_state).split(points, labels))
-    splits = [
-        _Fold(points, labels, rows, queries, steps, random_state + number)
-        for number, (rows, queries) in enumerate(parts)
-    ]
-    tasks = [(name, split) for split in splits for name in names]
+    tasks = [(name, points, labels, *part, steps, random_state + i) for i, part in enumerate(parts) for name in names]
     workers = min(joblib.cpu_count() if jobs is None else checks.check_size(jobs, "jobs of compare"), len(tasks))
-    outcomes: dict[str, list[_Outcome]] = {name: [] for name in names}
+    outcomes: dict[str, list[Standing]] = {name: [] for name in names}
     with progress_bar(progress, len(tasks), "comparing") as move:
         work = joblib.Parallel(n_jobs=workers, return_as="generator")(joblib.delayed(_judge)(*task) for task in tasks)
-        for number, ((name, _), outcome) in enumerate(zip(tasks, work, strict=True)):
-            outcomes[name].append(outcome)
+        for number, outcome in enumerate(work):
+            outcomes[outcome.name].append(outcome)
             move(number + 1)
-    standings = [_standing(name, each) for name, each in outcomes.items()]
+    standings = [_merged(each) for each in outcomes.values()]
     standings.sort(key=lambda one: (bool(one.problem), -one.mean(DECIDES) if not one.problem else 0.0))
     if standings[0].problem:
         raise ValueError(f"No divergence could be learned. {standings[0].name}: {standings[0].problem}")
@@ -313,62 +306,44 @@ def _prepared(
     return points[rows], labels[rows], [f"Compared on {MOST_ROWS} of {len(points)} rows, drawn at random."]
 
 
-@dataclass(frozen=True)
-class _Outcome:
-    """The scores of one divergence on one fold."""
-
-    scores: dict[str, float] = field(default_factory=dict)
-    precisions: tuple[float, ...] = ()
-    choice: str = ""
-    problem: str = ""
-
-
-def _standing(name: str, outcomes: Sequence[_Outcome]) -> Standing:
-    problem = next((outcome.problem for outcome in outcomes if outcome.problem), "")
-    if problem:
-        return Standing(name, {}, problem=problem)
-    values = {score: tuple(outcome.scores[score] for outcome in outcomes) for score in SCORES}
+def _merged(outcomes: Sequence[Standing]) -> Standing:
+    """Return the standing over all folds of a divergence from those of single folds."""
+    failed = next((outcome for outcome in outcomes if outcome.problem), None)
+    if failed is not None:
+        return failed
+    scores = {score: tuple(value for outcome in outcomes for value in outcome.scores[score]) for score in SCORES}
     # Small tables may have fewer rows than places.
     places = min(len(outcome.precisions) for outcome in outcomes)
-    precisions = np.mean([outcome.precisions[:places] for outcome in outcomes], axis=0)
-    return Standing(name, values, tuple(outcome.choice for outcome in outcomes), precisions=tuple(precisions.tolist()))
+    precisions = np.mean([outcome.precisions[:places] for outcome in outcomes], axis=0).tolist()
+    choices = tuple(choice for outcome in outcomes for choice in outcome.choices)
+    return Standing(outcomes[0].name, scores, choices, precisions=tuple(precisions))
 
 
-@dataclass(frozen=True, eq=False)
-class _Fold:
-    """Training rows and held-out rows, by their numbers."""
-
-    points: NDArray[np.float64]
-    labels: NDArray[Any]
-    rows: NDArray[np.int64]
-    queries: NDArray[np.int64]
-    steps: int | None
-    seed: int
-
-
-def _judge(name: str, fold: _Fold) -> _Outcome:
-    """Return the scores of one divergence on one fold, or why it failed."""
+def _judge(name: str, *fold: Any) -> Standing:
+    """Return the standing of one divergence on one fold, or why it failed."""
     with joblib.parallel_config(n_jobs=1):
         threads = torch.get_num_threads()
         torch.set_num_threads(1)  # the trainings share the cores
         try:
-            return _judged(name, fold)
+            return _judged(name, *fold)
         except (ValueError, ArithmeticError, TrainingDivergedError) as error:
-            return _Outcome(problem=" ".join(str(error).split()))
+            return Standing(name, {}, problem=" ".join(str(error).split()))
         finally:
             torch.set_num_threads(threads)
 
 
-def _judged(name: str, fold: _Fold) -> _Outcome:
-    points, labels, rows, queries, seed = fold.points, fold.labels, fold.rows, fold.queries, fold.seed
-    learner = DivergenceLearner(
-        name,
-        encoder=None if name == "euclidean" else "auto",
-        steps=fold.steps,
-        random_state=seed,
-        device="cpu",
-        progress=False,
-    )
+def _judged(
+    name: str,
+    points: NDArray[np.float64],
+    labels: NDArray[Any],
+    rows: NDArray[np.int64],
+    queries: NDArray[np.int64],
+    steps: int | None,
+    seed: int,
+) -> Standing:
+    """Learn from the rows of a fold and score on its queries."""
+    encoder = None if name == "euclidean" else "auto"
+    learner = DivergenceLearner(name, encoder=encoder, steps=steps, random_state=seed, device="cpu", progress=False)
     start = time.perf_counter()
     learner.fit(points[rows], labels[rows])
     seconds = time.perf_counter() - start
@@ -387,11 +362,12 @@ def _judged(name: str, fold: _Fold) -> _Outcome:
         "map": ranking["map"],
         "auc": ranking["auc"],
         "knn": metrics.knn_accuracy(matrix, asked, known, k=min(NEIGHBOURS, len(rows))),
-        "seconds": seconds,
         "purity": float(np.mean([metrics.purity(asked, each) for each in clusters])),
         "rand": float(np.mean([metrics.rand(asked, each) for each in clusters])),
+        "seconds": seconds,
     }
-    return _Outcome(scores, _precisions(matrix, asked, known), learner.choice_)
+    each = {score: (value,) for score, value in scores.items()}
+    return Standing(name, each, (learner.choice_,), precisions=_precisions(matrix, asked, known))
 
 
 def _precisions(matrix: NDArray[Any], asked: NDArray[Any], known: NDArray[Any]) -> tuple[float, ...]:

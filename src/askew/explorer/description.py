@@ -12,36 +12,9 @@ import torch
 from numpy.typing import ArrayLike
 from torch import Tensor, nn
 
-from askew import checks
+from askew import checks, divergences, encoders, potentials
 from askew.checks import REAL, Domain
-from askew.divergences import (
-    Bregman,
-    Divergence,
-    Embedded,
-    Euclidean,
-    GeneralizedSymmetrized,
-    Mahalanobis,
-    MaxAffine,
-    Reversed,
-    Scaled,
-    Sqrt,
-    Symmetrized,
-)
-from askew.encoders import MLP, Identity, Standardize
-from askew.potentials import (
-    ICNN,
-    AffinePrecomposed,
-    Burg,
-    Conjugate,
-    Exponential,
-    FermiDirac,
-    LogSumExp,
-    NegativeEntropy,
-    PowerNorm,
-    Quadratic,
-    Sum,
-)
-from askew.potentials import Scaled as ScaledPotential
+from askew.divergences import Divergence
 from askew.potentials.icnn.terms import Network, QuadraticTerm, SeparableTerm
 
 __all__ = ["SHOWN", "Description", "can_show", "describe", "pack"]
@@ -142,13 +115,13 @@ def _handler(table: Mapping[type, Callable[..., Any]], part: object) -> Callable
 def _divergence(model: Divergence) -> Description:
     handler = _handler(DIVERGENCES, model)
     if handler is None:
-        hint = f"Learn divergence='nbd', or d{HINT[1:]}"
+        hint = "Learn divergence='nbd', or draw it with askew.plot.balls, which shows any divergence."
         raise TypeError(checks.message("model of write_explorer", SHOWN, type(model).__name__, hint))
     description: Description = handler(model)
     return description
 
 
-def _embedded(model: Embedded) -> Description:
+def _embedded(model: divergences.Embedded) -> Description:
     inner = _divergence(model.divergence)
     encoder = (*_encoder(model.encoder), *inner.encoder)
     return replace(inner, encoder=encoder, dim=_dim(model.encoder) or inner.dim)
@@ -158,7 +131,7 @@ def _norm(model: Any, matrix: Tensor | None) -> Description:
     return Description((), _quadratic(matrix), () if model.squared else (ROOT,), REAL, model.dim)
 
 
-def _generalized(model: GeneralizedSymmetrized) -> Description:
+def _generalized(model: divergences.GeneralizedSymmetrized) -> Description:
     # Half the squared distance between u(x) and u(y), u(x) = x + grad phi(x): u is one more step of the encoder.
     phi = model.divergence.potential
     step = {"kind": "plus-gradient", "potential": _potential(phi)}
@@ -172,18 +145,18 @@ def _changed(model: Any, change: Part) -> Description:
 
 ROOT: Part = {"kind": "root"}
 DIVERGENCES: dict[type, Callable[[Any], Description]] = {
-    Embedded: _embedded,
-    Bregman: lambda D: Description((), _potential(D.potential), (), D.potential.domain, D.dim),
-    MaxAffine: lambda D: Description(
+    divergences.Embedded: _embedded,
+    divergences.Bregman: lambda D: Description((), _potential(D.potential), (), D.potential.domain, D.dim),
+    divergences.MaxAffine: lambda D: Description(
         (), {"kind": "pieces", "slopes": D.slopes.float(), "intercepts": D.intercepts.float()}, (), REAL, D.dim
     ),
-    Euclidean: lambda D: _norm(D, None),
-    Mahalanobis: lambda D: _norm(D, D.weight),
-    GeneralizedSymmetrized: _generalized,
-    Reversed: lambda D: _changed(D, {"kind": "reversed"}),
-    Scaled: lambda D: _changed(D, {"kind": "scaled", "factor": float(D.log_factor.exp())}),
-    Sqrt: lambda D: _changed(D, ROOT),
-    Symmetrized: lambda D: _changed(D, {"kind": "symmetrized"}),
+    divergences.Euclidean: lambda D: _norm(D, None),
+    divergences.Mahalanobis: lambda D: _norm(D, D.weight),
+    divergences.GeneralizedSymmetrized: _generalized,
+    divergences.Reversed: lambda D: _changed(D, {"kind": "reversed"}),
+    divergences.Scaled: lambda D: _changed(D, {"kind": "scaled", "factor": float(D.log_factor.exp())}),
+    divergences.Sqrt: lambda D: _changed(D, ROOT),
+    divergences.Symmetrized: lambda D: _changed(D, {"kind": "symmetrized"}),
 }
 
 
@@ -219,20 +192,20 @@ def _scaled(inner: Part, factor: float) -> Part:
     return {"kind": "scaled", "inner": inner, "factor": factor}
 
 
-def _affine(potential: AffinePrecomposed, inverted: bool) -> Part:
+def _affine(potential: potentials.AffinePrecomposed, inverted: bool) -> Part:
     offset = None if potential.offset is None else potential.offset.float()
     inner = _potential(potential.potential)
     return {"kind": "affine", "inner": inner, "matrix": potential.matrix.t().float(), "offset": offset}
 
 
-def _conjugate(potential: Conjugate, inverted: bool) -> Part:
+def _conjugate(potential: potentials.Conjugate, inverted: bool) -> Part:
     try:
         return {"kind": "conjugate", "inner": _potential(potential.potential, inverted=True)}
     except TypeError:
         raise _unknown(f"the Conjugate of {type(potential.potential).__name__}, which has no formula") from None
 
 
-def _icnn(potential: ICNN, inverted: bool) -> Part:
+def _icnn(potential: potentials.ICNN, inverted: bool) -> Part:
     calibrated = potential.calibrated
     return {
         "kind": "icnn",
@@ -262,22 +235,22 @@ def _separable(term: SeparableTerm) -> Part:
 
 
 CLOSED_FORMS: dict[type, Part] = {
-    Burg: {"kind": "burg"},
-    Exponential: {"kind": "exponential"},
-    FermiDirac: {"kind": "fermi-dirac"},
-    LogSumExp: {"kind": "log-sum-exp"},
+    potentials.Burg: {"kind": "burg"},
+    potentials.Exponential: {"kind": "exponential"},
+    potentials.FermiDirac: {"kind": "fermi-dirac"},
+    potentials.LogSumExp: {"kind": "log-sum-exp"},
 }
 COMPOSED: dict[type, Callable[[Any, bool], Part]] = {
-    AffinePrecomposed: _affine,
-    Conjugate: _conjugate,
-    ICNN: _icnn,
-    NegativeEntropy: lambda phi, _: {"kind": "entropy", "simplex": phi.simplex},
-    PowerNorm: lambda phi, _: {"kind": "power", "p": phi.p},
-    Quadratic: lambda phi, inverted: _quadratic(phi.matrix, inverted),
-    ScaledPotential: lambda phi, inverted: _scaled(_potential(phi.potential, inverted), float(phi.factor)),
-    Sum: lambda phi, _: {"kind": "sum", "parts": [_potential(part) for part in phi.potentials]},
+    potentials.AffinePrecomposed: _affine,
+    potentials.Conjugate: _conjugate,
+    potentials.ICNN: _icnn,
+    potentials.NegativeEntropy: lambda phi, _: {"kind": "entropy", "simplex": phi.simplex},
+    potentials.PowerNorm: lambda phi, _: {"kind": "power", "p": phi.p},
+    potentials.Quadratic: lambda phi, inverted: _quadratic(phi.matrix, inverted),
+    potentials.Scaled: lambda phi, inverted: _scaled(_potential(phi.potential, inverted), float(phi.factor)),
+    potentials.Sum: lambda phi, _: {"kind": "sum", "parts": [_potential(part) for part in phi.potentials]},
 }
-NO_INVERSE = frozenset({AffinePrecomposed, ICNN, Sum})
+NO_INVERSE = frozenset({potentials.AffinePrecomposed, potentials.ICNN, potentials.Sum})
 TERMS: dict[type, Callable[[Any], Part]] = {
     Network: _network,
     QuadraticTerm: lambda term: _quadratic(term.matrix.t()),
@@ -306,12 +279,12 @@ def _linear(layer: nn.Linear) -> list[Part]:
     return [{"kind": "linear", "weight": layer.weight.t().float(), "bias": bias}]
 
 
-def _mlp(encoder: MLP) -> list[Part]:
+def _mlp(encoder: encoders.MLP) -> list[Part]:
     hidden = [step for layer in encoder.hidden for step in (*_encoder(layer), {"kind": encoder.activation})]
     return [*hidden, *_encoder(encoder.last)]
 
 
-def _standardize(layer: Standardize) -> list[Part]:
+def _standardize(layer: encoders.Standardize) -> list[Part]:
     if bool((layer.mean == 0).all() and (layer.std == 1).all()):
         return []
     # In 64 bits, as it is kept: features far from 0 would lose their digits.
@@ -329,9 +302,9 @@ def _batch_norm(layer: Any) -> list[Part]:
 
 ACTIVATIONS: dict[type, str] = {nn.ReLU: "relu", nn.SiLU: "silu", nn.Tanh: "tanh", nn.Sigmoid: "sigmoid"}
 LAYERS: dict[type, Callable[[Any], list[Part]]] = {
-    Identity: lambda _: [],
-    MLP: _mlp,
-    Standardize: _standardize,
+    encoders.Identity: lambda _: [],
+    encoders.MLP: _mlp,
+    encoders.Standardize: _standardize,
     nn.BatchNorm1d: _batch_norm,
     nn.Dropout: lambda _: [],
     nn.Identity: lambda _: [],
@@ -344,8 +317,8 @@ def _dim(encoder: nn.Module) -> int | None:
     """Return the number of features that an encoder takes, from its first layer that tells it."""
     for layer in encoder.modules():
         # The output of a layer is its input only where it changes nothing.
-        names = ("in_features", "num_features", "dim", *(["out"] if type(layer) is Identity else []))
-        sizes = [getattr(layer, name, None) for name in names]
-        if any(isinstance(size, int) for size in sizes):
-            return next(size for size in sizes if isinstance(size, int))
+        names = ("in_features", "num_features", "dim", *(["out"] if type(layer) is encoders.Identity else []))
+        for size in (getattr(layer, name, None) for name in names):
+            if isinstance(size, int):
+                return size
     return None

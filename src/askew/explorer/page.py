@@ -18,7 +18,8 @@ from askew.checks import REAL
 from askew.divergences import Divergence
 from askew.encoders import Standardize
 from askew.explorer.description import SHOWN, describe
-from askew.explorer.scene import Floats, Scene, make_scene
+from askew.explorer.scene import Scene, make_scene
+from askew.plot.plane import Floats
 from askew.potentials import ICNN, Burg, FermiDirac, NegativeEntropy, Potential
 
 __all__ = ["write_explorer"]

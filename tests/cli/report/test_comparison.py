@@ -13,8 +13,7 @@ from sklearn.datasets import load_iris
 from askew.cli.comparison import SCORES, Leaderboard, Standing
 from askew.cli.report import write_comparison
 from askew.cli.report.charts import Dots, Line, lines_chart, ranges_chart, scatter_chart, ticks
-from askew.cli.report.page import flat_map
-from askew.cli.report.style import document
+from askew.cli.report.page import document, flat_map
 from askew.estimators import DivergenceLearner
 
 EVIL = '<script>alert("x")</script>&"'

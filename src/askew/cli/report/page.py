@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import base64
+import hashlib
 import html
 import os
 import platform
@@ -16,13 +18,11 @@ from numpy.typing import ArrayLike, NDArray
 from askew import io, metrics
 from askew.cli.comparison import SCORES, Leaderboard
 from askew.cli.report.charts import Dots, Line, lines_chart, ranges_chart, scatter_chart
-from askew.cli.report.markup import Field, Table, to_html
-from askew.cli.report.style import document
 from askew.divergences import Euclidean
 from askew.estimators import DivergenceLearner
 from askew.plot.frame import CYCLE
 
-__all__ = ["flat_map", "write_comparison"]
+__all__ = ["document", "flat_map", "write_comparison"]
 
 # Points on a map: enough to see classes, few enough for a phone.
 MAP_POINTS = 400
@@ -86,30 +86,37 @@ def write_comparison(
     body = [
         f"<h1>{html.escape(title)}</h1>",
         f'<p class="verdict">{html.escape(board.verdict())}</p>',
-        _section("Leaderboard", to_html(_table(board)), _ranges(board), *map(_paragraph, board.notes)),
+        _section("Leaderboard", _table(board), _ranges(board), *map(_paragraph, board.notes)),
         _section("The nearest rows", _precisions(board)),
         _section("Maps of the data", *_maps(learner, array, classes)),
         _section("The learned divergence", *_learned(learner, array)),
         _section("The data", _list(notes), _features(feature_names or ())),
         _section("Settings and versions", _list(origin)),
     ]
-    script = (resources.files("askew.cli.report") / "page.js").read_text("utf-8")
-    io.write_text(path, document(title, "\n".join(body), script))
+    io.write_text(path, document(title, "\n".join(body), _resource("page.js")))
     return Path(path)
 
 
 # ---------------------------------------------------------------------- the leaderboard
 
 
-def _table(board: Leaderboard) -> Table:
+def _table(board: Leaderboard) -> str:
+    title = "Held-out rows, ranked and clustered"
     note = (
         f"Means and standard deviations over {board.folds} folds of {board.rows} rows. MAP decides: 1 means that all "
         "rows of the same class come before all others. The best of each column is green. A gain over Euclidean is "
         "clear if it is larger than its standard deviation over folds."
     )
     header = ("divergence", *(name for name, _ in SCORES.values()), "MAP over Euclidean")
-    lines = [tuple(Field(*cell) for cell in line) for line in board.cells(clear=" (clear)")]
-    return Table("Held-out rows, ranked and clustered", (note,), header, tuple(lines))
+    head = "".join(f'<th scope="col">{name}</th>' for name in header)
+    lines = []
+    for (name, _), *cells in board.cells(clear=" (clear)"):
+        fields = "".join(f'<td class="{mark or ""}">{html.escape(text)}</td>' for text, mark in cells)
+        lines.append(f'<tr><th scope="row">{html.escape(name)}</th>{fields}</tr>')
+    caption = f"<caption><strong>{title}</strong><br>{note}</caption>"
+    body = f"<table>{caption}<thead><tr>{head}</tr></thead><tbody>{''.join(lines)}</tbody></table>"
+    # The frame scrolls on narrow screens, and by keyboard as well.
+    return f'<div class="frame" tabindex="0" role="region" aria-label="{title}">{body}</div>'
 
 
 def _ranges(board: Leaderboard) -> str:
@@ -243,3 +250,38 @@ def _list(lines: Sequence[str]) -> str:
 
 def _figure(chart: str, caption: str) -> str:
     return f"<figure>{chart}<figcaption>{html.escape(caption)}</figcaption></figure>"
+
+
+def _resource(name: str) -> str:
+    return (resources.files("askew.cli.report") / name).read_text("utf-8")
+
+
+def document(title: str, body: str, script: str = "") -> str:
+    """Return a whole page, whose content policy lets nothing be loaded and no script run but the one given.
+
+    Parameters
+    ----------
+    title
+        Plain text.
+    body
+        HTML, with all text from data escaped.
+    script
+        JavaScript to put at the end.
+
+    Examples
+    --------
+    >>> document("A < B", "<p>text</p>").count("A &lt; B")
+    1
+    """
+    style = _resource("page.css").strip()
+    digest = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
+    scripts = f"; script-src 'sha256-{digest}'" if script else ""
+    policy = f"default-src 'none'; style-src 'unsafe-inline'; img-src data:{scripts}"
+    end = f"<script>{script}</script>" if script else ""
+    return (
+        '<!doctype html>\n<html lang="en"><head><meta charset="utf-8">'
+        f'<meta http-equiv="Content-Security-Policy" content="{policy}">'
+        '<meta name="viewport" content="width=device-width, initial-scale=1">'
+        f"<title>{html.escape(title)}</title><style>{style}</style></head>\n"
+        f"<body>{body}{end}</body></html>\n"
+    )
