@@ -248,7 +248,7 @@ COMPOSED: dict[type, Callable[[Any, bool], Part]] = {
     potentials.PowerNorm: lambda phi, _: {"kind": "power", "p": phi.p},
     potentials.Quadratic: lambda phi, inverted: _quadratic(phi.matrix, inverted),
     potentials.Scaled: lambda phi, inverted: _scaled(_potential(phi.potential, inverted), float(phi.factor)),
-    potentials.Sum: lambda phi, _: {"kind": "sum", "parts": [_potential(part) for part in phi.potentials]},
+    potentials.Sum: lambda phi, _: {"kind": "sum", "parts": [_potential(part) for part in phi.parts]},
 }
 NO_INVERSE = frozenset({potentials.AffinePrecomposed, potentials.ICNN, potentials.Sum})
 TERMS: dict[type, Callable[[Any], Part]] = {
