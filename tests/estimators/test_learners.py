@@ -365,37 +365,37 @@ def test_pbdl_from_pairs_and_from_triplets() -> None:
 
 def test_pair_regressor_learns_an_asymmetric_target() -> None:
     generator = np.random.default_rng(0)
-    pairs = generator.uniform(0.1, 1, size=(2000, 2, 3))
+    pairs = generator.uniform(0.1, 1, size=(1100, 2, 3))
     first, second = pairs[:, 0], pairs[:, 1]
     targets = (first * np.log(first / second) - first + second).sum(1)
-    learner = PairRegressor(encoder=None, random_state=0, steps=600).fit(pairs[:1500], targets[:1500])
-    assert learner.score(pairs[1500:], targets[1500:]) > 0.99
-    mahalanobis = PairRegressor("mahalanobis", None, random_state=0, steps=600).fit(pairs[:1500], targets[:1500])
-    assert mahalanobis.score(pairs[1500:], targets[1500:]) < 0.97
+    learner = PairRegressor(encoder=None, random_state=0, steps=200).fit(pairs[:600], targets[:600])
+    assert learner.score(pairs[600:], targets[600:]) > 0.99
+    mahalanobis = PairRegressor("mahalanobis", None, random_state=0, steps=200).fit(pairs[:600], targets[:600])
+    assert mahalanobis.score(pairs[600:], targets[600:]) < 0.97
     np.testing.assert_array_equal(learner.predict(pairs), learner.pair_distance(pairs))
     assert learner.kneighbors(first[:4], 3)[0].shape == (4, 3)
 
 
 def test_pair_regressor_compares_encoders_on_held_out_pairs() -> None:
     generator = np.random.default_rng(0)
-    pairs = generator.normal(size=(1500, 2, 2))
+    pairs = generator.normal(size=(600, 2, 2))
     targets = np.abs(np.linalg.norm(pairs[:, 0], axis=1) - np.linalg.norm(pairs[:, 1], axis=1)) ** 2
-    learner = PairRegressor(random_state=0, steps=300).fit(pairs, targets)
-    assert learner.choice_.startswith("encoder 'mlp': mean squared error on 300 held-out pairs")
+    learner = PairRegressor(random_state=0, steps=100).fit(pairs, targets)
+    assert learner.choice_.startswith("encoder 'mlp': mean squared error on 120 held-out pairs")
     assert learner.validation_["with encoder"] < learner.validation_["without encoder"]
 
 
 def test_triplet_learner_finds_the_feature_that_counts() -> None:
-    points = np.random.default_rng(0).normal(size=(1200, 3, 5))
+    points = np.random.default_rng(0).normal(size=(800, 3, 5))
     near = np.abs(points[:, 0, 0] - points[:, 1, 0]) < np.abs(points[:, 0, 0] - points[:, 2, 0])
     triplets = np.where(near[:, None, None], points, points[:, [0, 2, 1]])
-    learner = TripletLearner(encoder=None, random_state=0, steps=200).fit(triplets[:1000])
-    assert learner.score(triplets[1000:]) > 0.85
-    assert TripletLearner("euclidean").fit(triplets[:1000]).score(triplets[1000:]) < 0.75
-    margins = learner.decision_function(triplets[1000:])
-    np.testing.assert_array_equal(learner.predict(triplets[1000:]), np.where(margins > 0, 1, -1))
-    reversed_ = learner.score(triplets[1000:][:, [0, 2, 1]])
-    assert reversed_ == pytest.approx(1 - learner.score(triplets[1000:]))
+    learner = TripletLearner(encoder=None, random_state=0, steps=80).fit(triplets[:600])
+    assert learner.score(triplets[600:]) > 0.85
+    assert TripletLearner("euclidean").fit(triplets[:600]).score(triplets[600:]) < 0.75
+    margins = learner.decision_function(triplets[600:])
+    np.testing.assert_array_equal(learner.predict(triplets[600:]), np.where(margins > 0, 1, -1))
+    reversed_ = learner.score(triplets[600:][:, [0, 2, 1]])
+    assert reversed_ == pytest.approx(1 - learner.score(triplets[600:]))
 
 
 def test_triplet_learner_compares_encoders() -> None:

@@ -13,8 +13,8 @@ from fault_injection.fork_server import ForkServer
 from askew import io
 
 pytestmark = pytest.mark.skipif(not torch.distributed.is_gloo_available(), reason="torch was built without gloo")
-# Seconds that a process waits for one that is stopped, and in which it is to end then, on a busy machine.
-PATIENCE, BOUND = 5, 20
+# Seconds that a process waits for one that is stopped; less than it would have waited for one that was killed.
+PATIENCE, BOUND = 5, 55
 
 
 def step_of(checkpoint: Path) -> int:

@@ -93,9 +93,9 @@ CASES = (*ALIKE, *WRONG, "pairs/resumed", "labels/shuffled", "labels/shuffled-re
 pytestmark = pytest.mark.skipif(not torch.distributed.is_gloo_available(), reason="torch was built without gloo")
 
 
-def start(folder: Path, size: int) -> None:
-    """Run all cases in so many processes."""
-    commands = [[sys.executable, str(SCRIPT), str(folder), str(rank), str(size), *CASES] for rank in range(size)]
+def start(folder: Path, size: int, *more: str) -> None:
+    """Run all cases, and more, in so many processes."""
+    commands = [[sys.executable, str(SCRIPT), str(folder), str(rank), str(size), *CASES, *more] for rank in range(size)]
     processes = [subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE) for command in commands]
     try:
         for process in processes:
@@ -111,14 +111,10 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """What two processes and one have written; the one takes up the run that the two left at a checkpoint."""
     together, alone = tmp_path_factory.mktemp("together"), tmp_path_factory.mktemp("alone")
     start(together, 2)
-    start(alone, 1)
-    resumed = tmp_path_factory.mktemp("resumed")
-    (resumed / "pairs-resumed.checkpoint").write_bytes((together / "pairs-resumed.checkpoint").read_bytes())
-    commands = [sys.executable, str(SCRIPT), str(resumed), "0", "1", "pairs/resumed"]
-    subprocess.run(commands, check=True, capture_output=True, timeout=300)
+    (alone / "pairs-resumed-alone.checkpoint").write_bytes((together / "pairs-resumed.checkpoint").read_bytes())
+    start(alone, 1, "pairs/resumed-alone")
     for path in [*alone.glob("*.npz"), *alone.glob("*.txt")]:
         (together / path.name).write_bytes(path.read_bytes())
-    (together / "resumed.npz").write_bytes((resumed / "pairs-resumed-1-0.npz").read_bytes())
     return together
 
 
@@ -143,7 +139,7 @@ def test_training_changes_the_weights_of_all_parts(folder: Path) -> None:
 
 def test_one_process_takes_up_what_two_began(folder: Path) -> None:
     """The checkpoint is written once, and knows nothing of the number of processes."""
-    assert_same(folder / "resumed.npz", folder / "pairs-resumed-1-0.npz")
+    assert_same(folder / "pairs-resumed-alone-1-0.npz", folder / "pairs-resumed-1-0.npz")
     assert not (folder / "pairs-resumed-2-0.npz").exists()
 
 

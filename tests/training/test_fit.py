@@ -503,49 +503,65 @@ import os, signal, sys, torch
 from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
 import askew
-from askew import io
 from askew.divergences import Embedded, NeuralBregman
 from askew.losses import AllTriplets
 
-kind, file, result, kill_at = sys.argv[1], sys.argv[2], sys.argv[3], int(sys.argv[4])
-torch.manual_seed(3)
-x, labels = torch.randn(60, 4), torch.arange(60) % 3
-# Dropout and batch normalisation: random numbers and buffers that must be taken up too.
-model = Embedded(nn.Sequential(nn.Linear(4, 8), nn.BatchNorm1d(8), nn.Dropout(0.5)), NeuralBregman(8, widths=(8,)))
-data = (x, labels)
-if kind != "arrays":
-    own = torch.Generator().manual_seed(1) if kind == "own" else None
-    data = DataLoader(TensorDataset(x, labels), batch_size=20, shuffle=True, generator=own)
-loss, calls = AllTriplets(1.0), 0
 
-def killing(D, points, labels):
-    global calls
-    calls += 1
-    if calls == kill_at:
-        os.kill(os.getpid(), signal.SIGKILL)
-    return loss.of(D, points, labels)
+def train(kind, name, kill_at):
+    torch.manual_seed(3)
+    x, labels = torch.randn(60, 4), torch.arange(60) % 3
+    # Dropout and batch normalisation: random numbers and buffers that have to be restored as well.
+    encoder = nn.Sequential(nn.Linear(4, 8), nn.BatchNorm1d(8), nn.Dropout(0.5))
+    model = Embedded(encoder, NeuralBregman(8, widths=(8,)))
+    data = (x, labels)
+    if kind != "arrays":
+        own = torch.Generator().manual_seed(1) if kind == "own" else None
+        data = DataLoader(TensorDataset(x, labels), batch_size=20, shuffle=True, generator=own)
+    loss, calls = AllTriplets(1.0), 0
 
-scores = lambda D: float(-D(x, x.flip(0)).mean())
-askew.fit(model, data, killing, epochs=8, batch_size=20, seed=5, checkpoint=file, checkpoint_every=4, calibrate=False,
-          learning_rate=1e-2, validation=scores, validate_every=3)
-torch.save(model.state_dict(), result)
+    def killing(D, points, labels):
+        nonlocal calls
+        calls += 1
+        if calls == kill_at:
+            os.kill(os.getpid(), signal.SIGKILL)
+        return loss.of(D, points, labels)
+
+    scores = lambda D: float(-D(x, x.flip(0)).mean())
+    askew.fit(model, data, killing, epochs=8, batch_size=20, seed=5, checkpoint=f"{kind}-{name}.ckpt",
+              checkpoint_every=4, calibrate=False, learning_rate=1e-2, validation=scores, validate_every=3)
+    torch.save(model.state_dict(), f"{kind}-{name}.pt")
+
+
+for kind in sys.argv[2:]:
+    if sys.argv[1] == "resume":
+        train(kind, "killed", -1)
+        continue
+    child = os.fork()
+    if child == 0:
+        train(kind, "killed", 11)  # after the checkpoint of step 8, which is in the middle of an epoch
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == -signal.SIGKILL
+    train(kind, "whole", -1)
 """
+KINDS = ("arrays", "loader", "own")
 
 
-@pytest.mark.parametrize("kind", ["arrays", "loader", "own"])
-def test_killed_and_resumed_ends_with_the_same_weights(kind: str, tmp_path: Path) -> None:
-    environment = {**os.environ, "OMP_NUM_THREADS": "1"}
+@pytest.fixture(scope="module")
+def resumed(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The folder of runs that were left alone and of runs that were killed, and resumed by another process."""
+    if not hasattr(os, "fork"):
+        pytest.skip("needs processes that fork and can be killed")
+    folder = tmp_path_factory.mktemp("resumed")
+    for task in ("train", "resume"):
+        command = [sys.executable, "-c", SCRIPT, task, *KINDS]
+        subprocess.run(command, env={**os.environ, "OMP_NUM_THREADS": "1"}, cwd=folder, check=True)
+    return folder
 
-    def run(name: str, kill_at: int) -> int:
-        script = [sys.executable, "-c", SCRIPT, kind, str(tmp_path / f"{name}.ckpt"), str(tmp_path / f"{name}.pt")]
-        return subprocess.run([*script, str(kill_at)], env=environment, check=False).returncode
 
-    assert run("whole", -1) == 0
-    assert run("killed", 11) == -signal.SIGKILL  # after the checkpoint of step 8, which is in the middle of an epoch
-    assert run("killed", -1) == 0
-    whole, killed = (torch.load(tmp_path / f"{name}.pt", weights_only=True) for name in ("whole", "killed"))
+@pytest.mark.parametrize("kind", KINDS)
+def test_killed_and_resumed_ends_with_the_same_weights(kind: str, resumed: Path) -> None:
+    whole, killed = (torch.load(resumed / f"{kind}-{name}.pt", weights_only=True) for name in ("whole", "killed"))
     assert same(whole, killed)
-    assert not list(tmp_path.glob(".*"))
+    assert not list(resumed.glob(".*"))
 
 
 def test_checkpoint_of_another_run_is_refused(tmp_path: Path) -> None:
