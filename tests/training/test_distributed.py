@@ -88,7 +88,7 @@ WRONG = {
         False,
     ),
 }
-# The last one is stopped, and then taken up.
+# The last one is stopped, and then resumed.
 CASES = (*ALIKE, *WRONG, "pairs/resumed", "labels/shuffled", "labels/shuffled-resumed", "labels/shuffled-resumed")
 pytestmark = pytest.mark.skipif(not torch.distributed.is_gloo_available(), reason="torch was built without gloo")
 

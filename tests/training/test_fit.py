@@ -609,7 +609,7 @@ def test_stream_is_taken_up_at_the_end_of_an_epoch(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("of_batches", [False, True])
 def test_samplers_of_several_processes_are_told_the_epoch(of_batches: bool, tmp_path: Path) -> None:
-    """Otherwise each epoch has the same order, and one that is taken up has that of the first."""
+    """Otherwise each epoch has the same order, and one that is resumed has that of the first."""
     data = TensorDataset(*pairs(100))
 
     class Noting(DistributedSampler[tuple[Tensor, ...]]):

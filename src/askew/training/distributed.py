@@ -19,7 +19,7 @@ from askew.losses import LabelLoss, Loss, PairLoss, TripletLoss
 from askew.losses.base import AnchorwiseLoss, embed
 from askew.training.runtime import Batch, Objective, OneProcess, one_number
 
-__all__ = ["ProcessGroup", "reported", "tensors_of"]
+__all__ = ["ProcessGroup", "reported"]
 
 # Numbers in one message: what is sent is copied.
 MESSAGE_NUMBERS = 1 << 23
@@ -78,9 +78,17 @@ class ProcessGroup(OneProcess):
             distributed.all_reduce(message, distributed.ReduceOp.MAX)
         return bool(message)
 
-    def check_same(self, settings: Mapping[str, object], hint: str = "") -> None:
-        """Raise the same error in all processes if their settings or data differ: they would wait for each other."""
-        given = self.all_gather(dict(settings))
+    def check_same(
+        self, settings: Mapping[str, object], hint: str = "", modules: Mapping[str, object] | None = None
+    ) -> None:
+        """Raise the same error in all processes if their settings differ: they would wait for each other."""
+        shapes: dict[str, object] = {}
+        for name, module in (modules or {}).items():
+            if isinstance(module, nn.Module):
+                for key, t in [*module.named_parameters(), *module.named_buffers()]:
+                    kind = "learned" if t.requires_grad else "fixed"
+                    shapes[f"{key} of the {name}"] = f"{kind} {t.dtype} {tuple(t.shape)}"
+        given = self.all_gather({**settings, **shapes})
         data = [name for name in ("data", "validation") if name in settings]
         names = dict.fromkeys(name for one in given for name in one)  # one may have names that others have not
         for name in [*data, *names]:  # data first: other settings may differ because of it
@@ -201,16 +209,6 @@ class ProcessGroup(OneProcess):
                 gradient /= self.size
 
 
-def tensors_of(module: object, name: str) -> dict[str, str]:
-    """Return dtypes and shapes that processes must have in common to train a module, by names for errors."""
-    if not isinstance(module, nn.Module):
-        return {}
-    return {
-        f"{key} of the {name}": f"{'learned' if t.requires_grad else 'fixed'} {t.dtype} {tuple(t.shape)}"
-        for key, t in [*module.named_parameters(), *module.named_buffers()]
-    }
-
-
 def _is_divided(loss: object) -> TypeGuard[AnchorwiseLoss]:
     """Whether each process computes the terms of its own anchors only."""
     return isinstance(loss, AnchorwiseLoss) and loss.divisible
@@ -233,7 +231,7 @@ def reported() -> Iterator[None]:
         if "scalar type" in str(error):  # gloo cannot send this dtype; no process is lost
             raise
         hint = (
-            "Look for what that one has said last. With checkpoint= the same call goes on from the last checkpoint, "
+            "Look at the last output of that process. With checkpoint= the same call goes on from the last checkpoint, "
             "with any number of processes."
         )
         reason = str(error).strip().split("\n")[0]
@@ -262,7 +260,7 @@ def let_group_end() -> None:
 class _AllGather(torch.autograd.Function):
     """The rows of all processes, one after the other; gradients go back to the process that the rows came from.
 
-    With ``shared`` each process continues with a computation of its own, and the gradients of all of them add up.
+    With ``shared`` each process continues with another computation, and the gradients of all of them add up.
     Without, all continue with the same one, and each has the whole gradient of its rows already.
     """
 

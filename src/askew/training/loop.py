@@ -10,7 +10,7 @@ from dataclasses import asdict
 from pathlib import Path
 
 import torch
-from torch import nn
+from torch import distributed, nn
 
 from askew import checks, io
 from askew._progress import progress_bar
@@ -19,15 +19,7 @@ from askew.losses import LabelLoss, Loss
 from askew.training.batches import Batches, LoaderBatches, make_batches
 from askew.training.history import History
 from askew.training.run import Callback, MakeOptimizer, Run, Settings
-from askew.training.runtime import (
-    Objective,
-    OneProcess,
-    best_device,
-    interruption,
-    join_processes,
-    seeded,
-    tensorboard_writer,
-)
+from askew.training.runtime import Objective, OneProcess, best_device, interruption, seeded, tensorboard_writer
 from askew.training.schedules import Schedule, make_schedule
 
 __all__ = ["fit"]
@@ -62,9 +54,8 @@ def fit(
     """Train a divergence, and the encoder in front of it if it has one, in place.
 
     The loop is plain: Adam, a learning rate that rises over the first steps and then falls to 0, one batch at a time.
-    The same seed gives the same weights, bit for bit, on the same machine; so does a run that was killed and
-    started again with the same ``checkpoint`` (with a loader, if its order comes from torch's generators or the number
-    of the epoch).
+    The same seed gives the same weights, bit for bit, on the same machine. So does a run that was killed and resumed
+    from its ``checkpoint`` (with a loader, if its order comes from torch's generators or the number of the epoch).
 
     Parameters
     ----------
@@ -90,46 +81,46 @@ def fit(
     warmup
         Share of the steps over which the learning rate rises in a named schedule; 0 for none.
     optimizer
-        Makes another optimiser than Adam from the list of parameters; its learning rates are the peaks then.
+        Makes an optimiser other than Adam from the list of parameters; its learning rates are the peaks.
     clip
         Largest norm of a gradient; larger ones are scaled down.
     calibrate
-        Whether to set the scales of the model by the data first. Not for a model that is trained already.
+        Whether to set the scales of the model from the data first. Not for a model that is already trained.
     validation
-        Data of the same kind, whose loss is watched, or a function of the model that returns a score, larger is better.
-        The model gets the weights of the best score in the end.
+        Data of the same kind, scored by minus its loss, or a function of the model that returns a score; larger is
+        better. The model ends with the weights of the best score.
     validate_every
-        Epochs between two looks at it.
+        Epochs between two validations.
     patience
-        Stop after so many looks without a better score.
+        Stop after so many validations without a better score.
     callback
         A function ``callback(model, history)``, called after each epoch and its validation; the run stops if it returns
-        True. The model is in evaluation mode, gradients are off, and the random state is restored afterwards, so that
-        looking changes nothing. Numbers that it adds to the row of the epoch, ``history.rows[-1]``, become part of the
-        history, of TensorBoard and of the checkpoint. A resumed run has the rows of all epochs, and calls it for those
-        that end after the checkpoint only. Several processes all call it; they stop if it returns True in any.
+        True. The model is in evaluation mode, gradients are off, and the random state is restored afterwards. Numbers
+        that it adds to the row of the epoch, ``history.rows[-1]``, become part of the history, of TensorBoard and of
+        the checkpoint. In a resumed run the history has all rows, and the callback is called for the epochs that end
+        after the checkpoint. Several processes all call it, and stop if it returns True in any of them.
     checkpoint
-        A file. The state of the run is written there every ``checkpoint_every`` steps and at the end; if it exists, the
-        run goes on from there. A file of other settings or data is refused. Weights that are NaN or infinite are not
-        written: the file before them stays.
+        A file. The state of the run is written there every ``checkpoint_every`` steps and at the end; if the file
+        exists, the run is resumed from it. A file of other settings or data is refused. Weights that are NaN or
+        infinite are not written: the previous file is kept.
     checkpoint_every
-        Steps between two writings of it.
+        Steps between two checkpoints.
     seed
-        Makes the run repeatable; torch's own random state is left as it was. Not in several threads at a time: they
-        share one random state.
+        Makes the run repeatable; torch's global random state is restored afterwards. Do not train with seeds in several
+        threads at a time: they share that state.
     device
-        Where to train: by default an accelerator if there is one. The model stays there.
+        Where to train: by default on an accelerator if there is one. The model stays there.
     autocast
         Whether encoders compute in bfloat16.
     progress
-        Whether to show a bar; by default, if the standard error is a terminal.
+        Whether to show a progress bar; by default if the standard error is a terminal.
     tensorboard
         A folder for TensorBoard.
 
     Returns
     -------
     History
-        The course of the run. Ctrl-C ends it after the step at work; the model keeps what it learned until then.
+        The course of the run. Ctrl-C ends it after the current step; the model keeps what it has learned.
 
     Raises
     ------
@@ -137,7 +128,7 @@ def fit(
         If the loss or the weights become NaN or infinite, or the loss far larger than at the start. The model has the
         last good weights.
     RuntimeError
-        If one of several processes that train together does not answer any more.
+        If one of several processes that train together no longer responds.
 
     Examples
     --------
@@ -183,7 +174,7 @@ def fit(
     seed = None if seed is None else operator.index(seed)
     place = best_device() if device is None else torch.device(device)
     path = None if checkpoint is None else Path(checkpoint)
-    processes = join_processes(place)
+    processes = _join_processes(place)
     names = loss.parts if isinstance(loss, Loss) else None
     source = make_batches(data, names, batch_size, place)
     watched = validation
@@ -210,15 +201,11 @@ def fit(
         validation=watched.fingerprint() if compared and isinstance(watched, Batches) else str(watched is not None),
         schedule=schedule if isinstance(schedule, str) else _name(schedule),
     )
-    if processes.size > 1:
-        from askew.training.distributed import tensors_of
-
-        others = {"checkpoint_every": every, "calibrate": bool(calibrate), "callback": callback is not None}
-        shapes = tensors_of(model, "model") | tensors_of(loss, "loss")
-        processes.check_same(asdict(settings) | others | shapes)
+    others = {"checkpoint_every": every, "calibrate": bool(calibrate), "callback": callback is not None}
+    processes.check_same(asdict(settings) | others, modules={"model": model, "loss": loss})
     begun = path is not None and path.exists()
     readable = "The file must be where all of them can read it."
-    processes.check_same({"checkpoint": "a file" if begun else None if path is None else "no file yet"}, readable)
+    processes.check_same({"checkpoint": "a file" if begun else path and "no file yet"}, readable)
 
     with contextlib.ExitStack() as stack:
         stack.enter_context(seeded(seed, place))
@@ -251,6 +238,15 @@ def fit(
             run.save(path)
         run.close()
     return run.history
+
+
+def _join_processes(device: torch.device) -> OneProcess:
+    """Return the processes that ``torch.distributed`` has started, if there are several."""
+    if distributed.is_available() and distributed.is_initialized() and distributed.get_world_size() > 1:
+        from askew.training.distributed import ProcessGroup
+
+        return ProcessGroup(device)
+    return OneProcess()
 
 
 def _agree_on_length(batches: object, processes: OneProcess) -> None:

@@ -11,7 +11,7 @@ from types import FrameType
 from typing import TypeVar
 
 import torch
-from torch import Tensor, distributed, nn
+from torch import Tensor, nn
 
 from askew import checks
 from askew.divergences import Divergence
@@ -23,7 +23,6 @@ __all__ = [
     "OneProcess",
     "best_device",
     "interruption",
-    "join_processes",
     "one_number",
     "random_state",
     "seeded",
@@ -72,8 +71,10 @@ class OneProcess:
         """Return whether the flag is set in any process."""
         return flag
 
-    def check_same(self, settings: Mapping[str, object], hint: str = "") -> None:
-        """Raise the same error in all processes if their settings or data differ."""
+    def check_same(
+        self, settings: Mapping[str, object], hint: str = "", modules: Mapping[str, object] | None = None
+    ) -> None:
+        """Raise the same error in all processes if their settings, data or modules differ."""
 
     def broadcast_weights(self, modules: Iterable[nn.Module]) -> None:
         """Give all processes the parameters and buffers of the main one."""
@@ -92,15 +93,6 @@ class OneProcess:
 
     def add_gradients(self, model: nn.Module, loss: Objective) -> None:
         """Make the gradients those of the batch of all processes."""
-
-
-def join_processes(device: torch.device) -> OneProcess:
-    """Return the processes that ``torch.distributed`` has started."""
-    if distributed.is_available() and distributed.is_initialized() and distributed.get_world_size() > 1:
-        from askew.training.distributed import ProcessGroup
-
-        return ProcessGroup(device)
-    return OneProcess()
 
 
 def one_number(result: object) -> Tensor:
