@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import copy
-import gzip
 import hashlib
 import io
 import json
@@ -17,10 +16,8 @@ import numpy as np
 import pandas
 import pytest
 import torch
-from askew_paper.data import load_table, read_tntp
-from askew_paper.data.images import _jpegs, _read_svhn
-from askew_paper.data.pickled import read_pickled
-from askew_paper.data.words import read_pairs, read_vectors
+from askew_paper.data import read_tntp
+from askew_paper.data.images import read_pickled
 from askew_paper.experiment import Cell
 from askew_paper.rows import Row
 
@@ -214,52 +211,6 @@ def test_one_long_cell_does_not_make_all_long(tmp_path: Path) -> None:
     network = read_tntp(write(tmp_path / "x_net.tntp", (tags + "\n".join(rows)).encode()))
     assert network.times[7] == 2
     assert network.times.sum() == 2001
-
-
-def test_digits_that_are_no_numbers(tmp_path: Path) -> None:
-    with pytest.raises(ValueError, match="a word and 1 numbers"):
-        read_vectors(write(tmp_path / "a.txt", "² ²\ndog 1 2\n".encode()))
-
-
-def test_gzip_that_unpacks_without_end(tmp_path: Path) -> None:
-    content = gzip.compress(b"word1\tword2\n" + bytes(40_000_000), 9)
-    with pytest.raises(ValueError, match="unpacks to far more than such text does"):
-        read_pairs(write(tmp_path / "a.tsv.gz", content))
-
-
-@pytest.mark.parametrize(
-    ("cell", "words"),
-    [(b"\xff", "other text"), (b"x" * 200_000, "other text"), (b"1" * 100, "a cell like"), (b"nan", "nan or infinite")],
-)
-def test_tables_that_are_not_the_published_ones(tmp_path: Path, cell: bytes, words: str) -> None:
-    rows = [b"5.1,3.5,1.4,0.2,Iris-setosa"] * 149 + [cell + b",3.5,1.4,0.2,Iris-setosa"]
-    write(tmp_path / "iris.data", b"\n".join(rows))
-    with pytest.raises(ValueError, match=words):
-        load_table("iris", tmp_path)
-
-
-def test_two_arrays_of_one_name(tmp_path: Path) -> None:
-    from scipy.io import savemat
-
-    contents = []
-    for shape in ((4, 4), (32, 32, 3, 1)):
-        file = io.BytesIO()
-        savemat(file, {"X": np.zeros(shape, np.uint8), "y": np.ones((1, 1), np.uint8)})
-        contents.append(file.getvalue())
-    path = write(tmp_path / "a.mat", contents[0] + contents[1][128:])
-    with pytest.raises(ValueError, match="two arrays have one name"):
-        _read_svhn([path])
-
-
-def test_photograph_that_declares_too_many_pixels(tmp_path: Path) -> None:
-    image = pytest.importorskip("PIL.Image")
-    file = io.BytesIO()
-    image.new("RGB", (8, 8)).save(file, "JPEG")
-    content = bytearray(file.getvalue())
-    place = content.index(b"\xff\xc0")
-    content[place + 5 : place + 9] = struct.pack(">HH", 9000, 9000)
-    with pytest.raises(ValueError, match="9000 x 9000 pixels"):
-        _jpegs([write(tmp_path / "a.jpg", bytes(content))], 8)
 
 
 # ---------------------------------------------------------------------- JSON

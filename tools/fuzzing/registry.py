@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import os
 
-from fuzzing import folders, members, pages, parts, pictures, published, results, tables
+from fuzzing import folders, members, pages, parts, published, results, tables
 from fuzzing.targets import Target
 
 __all__ = ["FILES", "NUMBERS", "PLANTED", "TARGETS"]
 
-MODULES = (tables, pictures, published, folders, results, pages, members, parts)
+MODULES = (tables, published, folders, results, pages, members, parts)
 TARGETS: dict[str, Target] = {target.name: target for module in MODULES for target in module.TARGETS}
 NUMBERS: tuple[str, ...] = tuple(target.name for module in (members, parts) for target in module.TARGETS)
 FILES: tuple[str, ...] = tuple(name for name in TARGETS if name not in NUMBERS)

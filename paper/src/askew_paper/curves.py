@@ -27,25 +27,13 @@ LARGEST = 1e150
 
 @dataclass(frozen=True)
 class Curve:
-    """One curve of one method in one setting.
-
-    Parameters
-    ----------
-    name, setting, method
-        What it shows.
-    mean
-        Over the seeds, shape (steps,); as many steps as the shortest has.
-    half
-        Half the width of the 95 % interval, shape (steps,); NaN for a single seed.
-    seeds
-        Number of seeds.
-    """
+    """One curve of one method in one setting; it has as many steps as the shortest over the seeds."""
 
     name: str
     setting: str
     method: str
-    mean: NDArray[np.float64]
-    half: NDArray[np.float64]
+    mean: NDArray[np.float64]  # (steps,)
+    half: NDArray[np.float64]  # half the width of the 95 % interval, (steps,); NaN for a single seed
     seeds: int
 
     @property

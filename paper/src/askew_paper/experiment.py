@@ -50,25 +50,16 @@ def check_scale(scale: object) -> str:
 class Score:
     """A reported quantity.
 
-    Parameters
-    ----------
-    name, label
-        Its name in rows and in published values, and its name in tables.
-    lower_is_better
-        True for errors and times.
-    digits
-        Decimals in tables. Differences below half of the last one count as zero.
-
     Examples
     --------
     >>> MAE.label, MAE.lower_is_better, PURITY.lower_is_better
     ('MAE', True, False)
     """
 
-    name: str
-    label: str
+    name: str  # in rows and in published values
+    label: str  # in tables
     lower_is_better: bool
-    digits: int = 3
+    digits: int = 3  # decimals in tables; differences below half of the last one count as zero
 
 
 PURITY = Score("purity", "Purity", lower_is_better=False)
@@ -85,22 +76,6 @@ RATIO = Score("ratio", "Time relative to Mahalanobis", lower_is_better=True, dig
 class Cell:
     """One run of one method.
 
-    Parameters
-    ----------
-    experiment
-        Name of the experiment.
-    setting
-        Data set, target or protocol: a column of the table.
-    method
-        Name of what is compared, such as a divergence of the catalogue.
-    seed
-        Of all random numbers; the data are the same for all methods.
-    scale
-        One of :data:`SCALES`.
-    options
-        Everything else that the result depends on, such as epochs: pairs sorted by name. Values are strings,
-        numbers, booleans, None or tuples of them.
-
     Examples
     --------
     >>> cell = Cell("clustering", "gaussian", "nbd", 0, "quick", (("epochs", 20),))
@@ -109,11 +84,11 @@ class Cell:
     """
 
     experiment: str
-    setting: str
-    method: str
-    seed: int
-    scale: str
-    options: tuple[tuple[str, Value], ...] = ()
+    setting: str  # data set, target or protocol: a column of the table
+    method: str  # such as the name of a divergence of the catalogue
+    seed: int  # of all random numbers; the data are the same for all methods
+    scale: str  # one of SCALES
+    options: tuple[tuple[str, Value], ...] = ()  # all else that the result depends on, sorted by name
 
     def __post_init__(self) -> None:
         for name in ("experiment", "setting", "method"):
@@ -173,48 +148,22 @@ def _digest(description: Mapping[str, Any]) -> str:
 class Outcome:
     """The result of a cell.
 
-    Parameters
-    ----------
-    scores
-        Finite numbers by the names of the experiment's scores.
-    curves
-        Numbers by step, such as the test error after each epoch, by name.
-    chosen
-        Choices made on the way, such as a learning rate selected on validation data; anything that JSON can hold.
-
     Examples
     --------
     >>> Outcome({"mae": 0.17}, curves={"test MAE": [0.4, 0.2, 0.17]}).scores["mae"]
     0.17
     """
 
-    scores: Mapping[str, float]
-    curves: Mapping[str, Iterable[float]] = field(default_factory=dict)
-    chosen: Mapping[str, Any] = field(default_factory=dict)
+    scores: Mapping[str, float]  # finite, by the names of the experiment's scores
+    curves: Mapping[str, Iterable[float]] = field(default_factory=dict)  # by step, such as the error after each epoch
+    chosen: Mapping[str, Any] = field(default_factory=dict)  # choices made on the way; anything that JSON can hold
 
 
 @dataclass(frozen=True)
 class Claim:
     """A statement that the results confirm or not: some methods are ahead of others.
 
-    Parameters
-    ----------
-    text
-        The statement.
-    score
-        The name of the score that decides.
-    ahead, behind
-        Methods. The best of ``ahead`` must be better than the best of ``behind``; methods that a setting does not have
-        are ignored.
-    each
-        Whether all of ``ahead`` must be better, not only the best.
-    factor
-        How many times as large an error may be and still count as ahead: 1.25 for "close to", 0.5 for "far ahead of".
-    settings
-        Where it applies; everywhere if empty.
-    by
-        An option of the cells: the claim is judged once for each of its values, among cells that have it. Without one,
-        the best variant of a method counts.
+    The best of ``ahead`` must be better than the best of ``behind``; methods that a setting does not have are ignored.
 
     Examples
     --------
@@ -223,13 +172,13 @@ class Claim:
     """
 
     text: str
-    score: str
+    score: str  # the name of the score that decides
     ahead: tuple[str, ...]
     behind: tuple[str, ...]
-    each: bool = False
-    factor: float = 1.0
-    settings: tuple[str, ...] = ()
-    by: str = ""
+    each: bool = False  # whether all of `ahead` must be better, not only the best
+    factor: float = 1.0  # an error may be so many times as large: 1.25 for "close to", 0.5 for "far ahead of"
+    settings: tuple[str, ...] = ()  # where it applies; everywhere if empty
+    by: str = ""  # an option: the claim is judged for each of its values; without one, a method's best cell counts
 
     def holds(self, ahead: float, behind: float, lower_is_better: bool) -> bool:
         """Return whether one value is as far ahead of another, or as close to it, as the claim says."""
@@ -239,40 +188,6 @@ class Claim:
 @dataclass(frozen=True, eq=False)
 class Experiment:
     """One table or figure.
-
-    Parameters
-    ----------
-    name
-        Lower-case letters, digits and hyphens; also the name of the file of rows.
-    title
-        One line for tables and lists.
-    makes
-        The tables and figures of the paper that it reproduces.
-    scores
-        What is reported.
-    seeds
-        The default number of repetitions, by scale.
-    minutes
-        Rough duration of these repetitions on two cores, by scale.
-    cells
-        Returns the cells for a scale and a number of seeds. It is fast and reads no data, because reports call it;
-        most use :func:`grid`.
-    run
-        Computes one cell. Random numbers are seeded before it is called. It shows no progress bar.
-    needs
-        Data and packages that it needs, as text.
-    published
-        The paper's values, with our names of settings and scores.
-    against
-        The published method that a method is compared with, where their names differ.
-    notes
-        What a reader has to know to understand the tables.
-    claims
-        Statements of the paper, or expectations; each is judged by the results.
-    incomparable
-        Settings in which the paper had other data or measured something else: its values are shown without a mark.
-    alone
-        Whether its cells run one at a time, because they measure times.
 
     Examples
     --------
@@ -285,21 +200,21 @@ class Experiment:
     ['sums: small, exact, seed 0, quick scale', 'sums: small, exact, seed 1, quick scale']
     """
 
-    name: str
+    name: str  # lower-case letters, digits and hyphens; also the name of the file of rows
     title: str
-    makes: tuple[str, ...]
+    makes: tuple[str, ...]  # the tables and figures of the paper that it reproduces
     scores: tuple[Score, ...]
-    seeds: Mapping[str, int]
-    minutes: Mapping[str, float]
-    cells: Callable[[str, int], Iterable[Cell]]
-    run: Callable[[Cell], Outcome]
-    needs: tuple[str, ...] = ()
-    published: tuple[Published, ...] = ()
-    against: Mapping[str, str] = field(default_factory=dict)
-    notes: tuple[str, ...] = ()
+    seeds: Mapping[str, int]  # default number of repetitions, by scale
+    minutes: Mapping[str, float]  # rough duration of these on two cores, by scale
+    cells: Callable[[str, int], Iterable[Cell]]  # from scale and number of seeds; fast, as reports call it; see grid
+    run: Callable[[Cell], Outcome]  # random numbers are seeded before it is called
+    needs: tuple[str, ...] = ()  # data and packages, as text
+    published: tuple[Published, ...] = ()  # the paper's values, with our names of settings and scores
+    against: Mapping[str, str] = field(default_factory=dict)  # the published method of a method of another name
+    notes: tuple[str, ...] = ()  # what a reader has to know to understand the tables
     claims: tuple[Claim, ...] = ()
-    incomparable: tuple[str, ...] = ()
-    alone: bool = False
+    incomparable: tuple[str, ...] = ()  # settings where the paper had other data: its values are shown without a mark
+    alone: bool = False  # whether its cells run one at a time, because they measure times
 
     def __post_init__(self) -> None:
         if not isinstance(self.name, str) or not re.fullmatch(r"[a-z][a-z0-9-]*", self.name):
@@ -341,16 +256,7 @@ def grid(
 ) -> Iterator[Cell]:
     """Yield a cell for every seed, setting and method. Seeds are outermost: a run that is stopped has whole tables.
 
-    Parameters
-    ----------
-    experiment, scale
-        As in :class:`Cell`.
-    seeds
-        Number of repetitions; the seeds are 0, 1, ...
-    settings, methods
-        Columns and rows of the table.
-    options
-        The same for all cells, or a function of setting and method.
+    The options are the same for all cells, or a function of setting and method.
 
     Examples
     --------

@@ -34,23 +34,6 @@ KINDS: dict[str, type | tuple[type, ...]] = {
 class Row:
     """The result of one cell, and where it was computed.
 
-    Parameters
-    ----------
-    cell
-        What was computed.
-    scores, curves, chosen
-        As in :class:`~askew_paper.experiment.Outcome`.
-    seconds
-        How long it took.
-    started
-        When, in coordinated universal time.
-    versions
-        Of askew, Python and the packages that compute.
-    commit
-        Of the source code, with a ``+`` if files were changed since; None outside a repository.
-    machine
-        Cores, threads and kind of system.
-
     Examples
     --------
     >>> row = Row(Cell("sums", "small", "exact", 0, "quick"), {"mae": 0.5}, 1.25, started="2023-01-01T00:00:00Z")
@@ -60,13 +43,13 @@ class Row:
 
     cell: Cell
     scores: Mapping[str, float]
-    seconds: float
-    started: str
+    seconds: float  # how long it took
+    started: str  # in coordinated universal time
     curves: Mapping[str, tuple[float, ...]] = field(default_factory=dict)
     chosen: Mapping[str, Any] = field(default_factory=dict)
-    versions: Mapping[str, str] = field(default_factory=dict)
-    commit: str | None = None
-    machine: Mapping[str, Any] = field(default_factory=dict)
+    versions: Mapping[str, str] = field(default_factory=dict)  # of askew, Python and the packages that compute
+    commit: str | None = None  # of the source, with a + if it was changed since; None outside a repository
+    machine: Mapping[str, Any] = field(default_factory=dict)  # cores, threads and kind of system
 
     def to_line(self) -> bytes:
         """Return it as one line of JSON."""
@@ -123,19 +106,9 @@ def _check_numbers(values: object, what: str) -> None:
 
 
 def read(folder: str | os.PathLike[str]) -> list[Row]:
-    """Return all rows of a folder of results.
+    """Return all rows of a folder that :func:`~askew_paper.runner.reproduce` wrote.
 
-    Parameters
-    ----------
-    folder
-        Where :func:`~askew_paper.runner.reproduce` wrote them.
-
-    Raises
-    ------
-    FileNotFoundError
-        If there are no results.
-    ValueError
-        If a line is damaged; the message has the file and the line.
+    A ValueError names the file and the line of a damaged row.
 
     Examples
     --------

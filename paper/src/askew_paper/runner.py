@@ -56,13 +56,7 @@ class Failed:
 
 
 class FailedCellsError(RuntimeError):
-    """Raised at the end of a run in which some cells failed; all others have their rows.
-
-    Attributes
-    ----------
-    failures : list of Failed
-        The cells and their errors.
-    """
+    """Raised at the end of a run in which some cells failed; all others have their rows."""
 
     def __init__(self, failures: Sequence[Failed], folder: Path) -> None:
         self.failures = list(failures)
@@ -84,30 +78,22 @@ def reproduce(
     """Compute all cells of experiments that have no row yet, and return the rows of all of them.
 
     Each row is appended to ``folder/<experiment>.jsonl`` as soon as it is computed. A run can be stopped or killed at
-    any moment, and the same call continues it. The same seed gives the same scores.
+    any moment, and the same call continues it; several processes may share the folder. The same seed gives the same
+    scores. Cells that fail are named in a FailedCellsError at the end.
 
     Parameters
     ----------
     experiments
         Computed in this order.
     folder
-        Of the results; created if needed. Several processes may write to it.
-    scale
-        ``"quick"``, ``"paper"`` or ``"toy"``.
-    seeds
-        Number of repetitions; None takes the default of each experiment.
+        Of the results; created if needed.
+    scale, seeds
+        One of :data:`~askew_paper.experiment.SCALES`, and the number of repetitions; None for each one's default.
     jobs
         Number of cells that are computed at the same time, in worker processes that share the cores. Cells that
-        measure times are computed one at a time.
+        measure times are computed one at a time, in this process.
     progress
         Whether to show a bar; None means on a terminal only.
-
-    Raises
-    ------
-    FailedCellsError
-        At the end, if some cells failed.
-    KeyboardInterrupt
-        After Ctrl-C. All rows that were finished are written.
 
     Examples
     --------
@@ -175,15 +161,6 @@ def cell_seconds(experiment: Experiment, scale: str, rows: Iterable[Row]) -> Cal
 
     The estimate is the median of the rows of its setting and method; without any, of its method, of the experiment at
     this scale, and in the end what the experiment itself says.
-
-    Examples
-    --------
-    >>> from askew_paper.experiment import MAE, grid
-    >>> def cells(scale, seeds):
-    ...     return grid("sums", scale, seeds, settings=["small"], methods=["exact"], options={})
-    >>> sums = Experiment("sums", "Sums", ("table 1",), (MAE,), {"quick": 2}, {"quick": 1.0}, cells, run=print)
-    >>> cell_seconds(sums, "quick", rows=[])(next(cells("quick", 1)))
-    30.0
     """
 
     def levels(cell: Cell) -> tuple[tuple[str, ...], ...]:
@@ -204,19 +181,7 @@ def cell_seconds(experiment: Experiment, scale: str, rows: Iterable[Row]) -> Cal
 
 @contextlib.contextmanager
 def seeded(cell: Cell) -> Iterator[None]:
-    """Seed the random numbers of torch, NumPy and Python by the seed of a cell, and restore them afterwards.
-
-    Only the seed counts: all methods see the same data.
-
-    Examples
-    --------
-    >>> cell = Cell("sums", "small", "exact", 3, "quick")
-    >>> with seeded(cell):
-    ...     first = torch.rand(2)
-    >>> with seeded(cell):
-    ...     bool((torch.rand(2) == first).all())
-    True
-    """
+    """Seed the random numbers of torch, NumPy and Python by the seed of a cell, and restore them afterwards."""
     python, numpy = random.getstate(), np.random.get_state()
     with torch.random.fork_rng(devices=range(torch.cuda.device_count())):
         torch.manual_seed(cell.seed)
@@ -360,13 +325,7 @@ def _ignoring_interrupts() -> Iterator[None]:
 
 @functools.cache
 def provenance() -> dict[str, Any]:
-    """Return versions, commit and machine, as rows have them; looked up once in a process.
-
-    Examples
-    --------
-    >>> sorted(provenance())
-    ['commit', 'machine', 'versions']
-    """
+    """Return versions, commit and machine, as rows have them; looked up once in a process."""
     versions = {"askew": io.version(), "python": platform.python_version()}
     versions |= {module.__name__: str(module.__version__) for module in (torch, np, scipy, sklearn)}
     machine = {"cores": joblib.cpu_count(), "system": platform.system(), "architecture": platform.machine()}

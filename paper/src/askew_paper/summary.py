@@ -86,30 +86,17 @@ def summarise(rows: Iterable[Row]) -> pd.DataFrame:
 class Comparison:
     """All values of an experiment at one scale.
 
-    Attributes
-    ----------
-    experiment : Experiment
-        Whose values they are.
-    scale : str
-        One of :data:`~askew_paper.experiment.SCALES`.
-    table : DataFrame
-        One line for each setting, method and score that there should be, with ``mean``, ``half``, ``seeds`` and
-        ``seconds`` of our rows, ``published``, ``spread`` and ``decimals`` of the paper, ``difference`` and ``mark``.
-        What is missing is NaN. A method with several sets of options has them in its name.
-    rows : list of Row
-        Where our values come from.
-    cells : dict
-        The cells that there should be, with their first seed, by setting and method.
-    stale : int
-        Number of rows that were left out because the experiment has other options now.
+    ``table`` has one line for each setting, method and score that there should be: ``mean``, ``half``, ``seeds`` and
+    ``seconds`` of our rows, ``published``, ``spread`` and ``decimals`` of the paper, ``difference`` and ``mark``. What
+    is missing is NaN. A method with several sets of options has them in its name.
     """
 
     experiment: Experiment
     scale: str
     table: pd.DataFrame
     rows: list[Row]
-    cells: Mapping[tuple[str, str], Cell]
-    stale: int
+    cells: Mapping[tuple[str, str], Cell]  # those that there should be, with the first seed, by setting and method
+    stale: int  # rows that are left out because the experiment has other options now
 
 
 def compare(experiment: Experiment, rows: Iterable[Row], scale: str) -> Comparison:
@@ -159,16 +146,8 @@ def _decimals(paper: Published | None, score: str, digits: Mapping[str, int]) ->
 def mark(difference: float, half: float, spread: float, decimals: int, lower_is_better: bool) -> str:
     """Return whether ours is ``"better"``, ``"within"`` the spread or ``"worse"``; empty where nothing can be said.
 
-    Parameters
-    ----------
-    difference
-        Ours minus the paper's; NaN without a comparison.
-    half, spread
-        Half of our interval and the paper's standard deviation; NaN where there is none.
-    decimals
-        Of the published value: up to half of the last one is no difference.
-    lower_is_better
-        Of the score.
+    The arguments are ours minus the paper's, half of our interval, the paper's standard deviation (each may be NaN) and
+    the decimals of the published value: up to half of the last one is no difference.
 
     Examples
     --------

@@ -6,7 +6,6 @@ import gzip
 import os
 import pickle
 import struct
-import sys
 from collections.abc import Callable
 from pathlib import Path
 
@@ -147,40 +146,36 @@ def test_names_and_missing_files(tmp_path: Path) -> None:
 # ---------------------------------------------------------------------- bad files
 
 
-def bad_idx() -> dict[str, tuple[bytes, str]]:
+def bad_idx() -> dict[str, bytes]:
     whole = idx(random_bytes(2, 28, 28))
-    huge = bytes((0, 0, 8, 3)) + struct.pack(">3I", 2**31, 28, 28)
     packed = gzip.compress(whole)
     return {
-        "empty": (b"", "beginning with 00000803. Got one that begins with nothing"),
-        "magic": (b"PK\3\4" + whole[4:], "Got one that begins with 504b0304"),
-        "dtype": (idx(random_bytes(2, 28, 28), kind=0x0D), "an IDX file of bytes .* begins with 00000d03"),
-        "labels": (idx(random_bytes(2)), "with 3 dimensions.* begins with 00000801"),
-        "header": (whole[:9], "one that ends in its header"),
-        "short": (whole[:-1], "one of 1583 bytes that declares 1568"),
-        "long": (whole + b"0", "declares 1568 bytes and has more"),
-        "huge": (huge + bytes(100), f"one of 116 bytes that declares {2**31 * 784}"),
-        "size": (idx(random_bytes(2, 28, 27)), "of n x 28 x 28 bytes. Got one of 2 x 28 x 27"),
-        "packed short": (gzip.compress(whole[:-1]), "declares 1568 bytes and has 1567"),
-        "packed long": (gzip.compress(whole + b"0"), "declares 1568 bytes and has more"),
-        "packed huge": (gzip.compress(huge + bytes(100)), "bytes that declares"),
-        "packed truncated": (packed[:-200], "a whole gzip file. Got a damaged one"),
-        "packed damaged": (packed[:-8] + bytes(8), "a whole gzip file. Got a damaged one"),
+        "empty": b"",
+        "magic": b"PK\3\4" + whole[4:],
+        "dtype": idx(random_bytes(2, 28, 28), kind=0x0D),
+        "labels": idx(random_bytes(2)),
+        "header": whole[:9],
+        "short": whole[:-1],
+        "long": whole + b"0",
+        "huge": bytes((0, 0, 8, 3)) + struct.pack(">3I", 2**31, 28, 28) + bytes(100),
+        "size": idx(random_bytes(2, 28, 27)),
+        "packed short": gzip.compress(whole[:-1]),
+        "packed truncated": packed[:-200],
+        "packed damaged": packed[:-8] + bytes(8),
     }
 
 
 @pytest.mark.parametrize("case", bad_idx())
 def test_bad_mnist(case: str, tmp_path: Path) -> None:
-    content, message = bad_idx()[case]
     put_mnist(tmp_path, random_bytes(2, 28, 28), np.array([1, 2], np.uint8))
-    put(tmp_path / "MNIST" / "raw" / "train-images-idx3-ubyte.gz", content)
-    with pytest.raises(ValueError, match=message):
+    put(tmp_path / "MNIST" / "raw" / "train-images-idx3-ubyte.gz", bad_idx()[case])
+    with pytest.raises(ValueError, match=r"train-images-idx3-ubyte\.gz' must be an? .*IDX file.* Download it again"):
         load_images("mnist", folder=tmp_path)
 
 
 def test_labels_of_mnist_that_do_not_fit(tmp_path: Path) -> None:
     put_mnist(tmp_path, random_bytes(2, 28, 28), np.array([1, 2, 3], np.uint8))
-    with pytest.raises(ValueError, match=r"an IDX file of 2 bytes. Got one of 3"):
+    with pytest.raises(ValueError, match=r"a file of 2 labels, as many as there are images. Got 3"):
         load_images("mnist", folder=tmp_path)
     put_mnist(tmp_path, random_bytes(2, 28, 28), np.array([1, 10], np.uint8))
     with pytest.raises(ValueError, match=r"a file of labels from 0 to 9. Got one with labels from 1 to 10"):
@@ -190,26 +185,29 @@ def test_labels_of_mnist_that_do_not_fit(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("batch", "message"),
     [
-        ({b"data": random_bytes(2, 3072)}, "a list of 2 integers 'labels'. Got NoneType"),
-        ({b"data": random_bytes(2, 3072), b"labels": [1]}, "a list of 2 integers 'labels'. Got 1"),
-        ({b"data": random_bytes(2, 3072), b"labels": [1, b"2"]}, "a list of 2 integers"),
-        ({b"data": random_bytes(2, 3072), b"labels": [1, 10]}, "labels from 0 to 9"),
-        ({b"data": random_bytes(2, 3072), b"labels": [1, 2**200]}, "labels from 0 to 9"),
-        ({b"data": random_bytes(2, 3071), b"labels": [1, 2]}, r"uint8 'data' of shape \(n, 3072\). Got uint8 of shape"),
-        ({b"data": random_bytes(6144), b"labels": [1, 2]}, r"Got uint8 of shape \(6144,\)"),
-        ({b"data": [1, 2], b"labels": [1, 2]}, "Got list"),
-        ({b"data": np.zeros((2, 3072)), b"labels": [1, 2]}, "one that makes bytes or arrays of bytes"),
-        ({b"data": np.array([{}]), b"labels": [1]}, "one that makes bytes or arrays of bytes"),
-        ({"data": 1}, "of type bytes. Got str"),
-        ([1, 2], "Got NoneType"),
-        (None, "Got NoneType"),
-        ({b"data": 1.5}, "the instructions that it needs. Got BINFLOAT"),
-        ({b"data": {1, 2}}, "a name in a pickle of plain data must be one of .* Got '__builtin__ set'"),
+        ({b"data": random_bytes(2, 3072)}, "KeyError: b'labels'"),
+        ({b"data": random_bytes(2, 3072), b"labels": [1]}, r"labels of int64 \(1,\)"),
+        ({b"data": random_bytes(2, 3072), b"labels": [1, b"2"]}, "labels of .S21"),
+        ({b"data": random_bytes(2, 3072), b"labels": [1, 2**200]}, "labels of object"),
+        ({b"data": random_bytes(2, 3071), b"labels": [1, 2]}, r"data of uint8 \(2, 3071\)"),
+        ({b"data": random_bytes(6144), b"labels": [1, 2]}, r"data of uint8 \(6144,\)"),
+        ({b"data": [1, 2], b"labels": [1, 2]}, "data of <class 'list'>"),
+        ({b"data": np.zeros((2, 3072)), b"labels": [1, 2]}, "data of float64"),
+        ({"data": 1}, "KeyError"),
+        ([1, 2], "TypeError"),
+        (None, "TypeError"),
+        ({b"data": {1, 2}}, "it names __builtin__.set"),
     ],
 )
 def test_bad_cifar10(batch: object, message: str, tmp_path: Path) -> None:
     put_cifar10(tmp_path, batch)
-    with pytest.raises(ValueError, match=f"test_batch' must be a .*{message}"):
+    with pytest.raises(ValueError, match=f"test_batch' must be a python batch of CIFAR-10.*Got .*{message}"):
+        load_images("cifar10", "test", tmp_path)
+
+
+def test_labels_of_cifar10_that_do_not_fit(tmp_path: Path) -> None:
+    put_cifar10(tmp_path, {b"data": random_bytes(2, 3072), b"labels": [1, 10]})
+    with pytest.raises(ValueError, match="labels from 0 to 9"):
         load_images("cifar10", "test", tmp_path)
 
 
@@ -218,18 +216,8 @@ def test_cut_pickles(tmp_path: Path) -> None:
     whole = path.read_bytes()
     for length in (0, 1, 2, 40, 200, 1000, len(whole) - 1):
         path.write_bytes(whole[:length])
-        with pytest.raises(ValueError, match="one that is damaged or holds more than data"):
+        with pytest.raises(ValueError, match="one that is damaged or holds more"):
             load_images("cifar10", "test", tmp_path)
-    random = np.random.default_rng(0)
-    places = random.integers(0, 300, 300)
-    for place, value in zip(places, random.integers(0, 256, 300), strict=True):
-        changed = bytearray(whole)
-        changed[place] = value
-        try:
-            found = read_pickled(bytes(changed))
-        except (ValueError, TypeError, LookupError, OverflowError, struct.error):
-            continue  # these are the errors that a reader of batches expects
-        assert isinstance(found, (dict, bytes, str, int, list, tuple, np.ndarray, type(None)))
 
 
 class Evil:
@@ -252,7 +240,7 @@ def test_malicious_pickles_run_nothing(protocol: int, tmp_path: Path) -> None:
     ):
         content = pickle.dumps({b"data": evil, b"labels": [evil]}, protocol)
         put(tmp_path / "cifar-10-batches-py" / "test_batch", content)
-        with pytest.raises(ValueError, match="one that is damaged or holds more than data"):
+        with pytest.raises(ValueError, match=r"one that is damaged or holds more \(it names"):
             load_images("cifar10", "test", tmp_path)
         assert not trace.exists()
         # The pickle does what it is feared to do.
@@ -263,33 +251,6 @@ def test_malicious_pickles_run_nothing(protocol: int, tmp_path: Path) -> None:
             path.rmdir() if path.is_dir() else path.unlink()
 
 
-def test_allowed_names_cannot_be_misused() -> None:
-    head = b"\x80\x02"
-    array, ndarray, dtype = b"cnumpy.core.multiarray\n_reconstruct\n", b"cnumpy\nndarray\n", b"cnumpy\ndtype\n"
-    for content in (
-        b"c_codecs\nencode\nX\x02\x00\x00\x00hiX\x05\x00\x00\x00rot13\x86R.",  # another codec
-        dtype + b"U\x02O8\x85R.",  # objects
-        array + dtype + b"K\x00\x85U\x01b\x87R.",  # an array of another class
-        ndarray + b"K\x05\x85R.",  # a call of the class
-        b"X\x0b\x00\x00\x00numpy dtypeU\x02u1\x85R.",  # a string is no name
-        dtype + b"U\x02u1\x85.",  # two values
-        b"]U\x02hib.",  # a state for a list
-    ):
-        with pytest.raises(ValueError, match=r"must be|values to unpack"):
-            read_pickled(head + content)
-    begun = array + ndarray + b"K\x00\x85U\x01b\x87R(K\x01"
-    kind = dtype + b"U\x02u1\x85R"
-    whole = head + begun + b"K\x02K\x02\x86" + kind + b"\x89U\x04abcdtb."
-    np.testing.assert_array_equal(read_pickled(whole), [[97, 98], [99, 100]])
-    for content in (
-        begun + b"K\x02K\x03\x86" + kind + b"\x89U\x04abcdtb.",  # more than is there
-        begun + b"J\xff\xff\xff\xffJ\xfc\xff\xff\xff\x86" + kind + b"\x89U\x04abcdtb.",  # negative sizes
-        begun + b"K\x02K\x02\x86K\x01\x89U\x04abcdtb.",  # no dtype
-    ):
-        with pytest.raises(ValueError, match="in a pickle must be"):
-            read_pickled(head + content)
-
-
 def test_bad_svhn(tmp_path: Path) -> None:
     def refused(message: str) -> None:
         with pytest.raises(ValueError, match=rf"train_32x32\.mat.* must be a \.mat file of SVHN.*Got {message}"):
@@ -297,28 +258,25 @@ def test_bad_svhn(tmp_path: Path) -> None:
 
     pixels, labels = random_bytes(32, 32, 3, 2), np.array([[1], [2]], np.uint8)
     put_svhn(tmp_path, {"y": labels})
-    refused("no bytes X")
-    put_svhn(tmp_path, {"X": pixels.astype(np.float64), "y": labels})
-    refused("no bytes X")
-    put_svhn(tmp_path, {"X": random_bytes(2, 32, 32, 3), "y": labels})
-    refused("X of 2 x 32 x 32 x 3")
-    put_svhn(tmp_path, {"X": pixels[..., 0], "y": labels})
-    refused("X of 32 x 32 x 3")
+    refused("one that cannot be read .KeyError: 'X'")
     put_svhn(tmp_path, {"X": pixels})
-    refused("no bytes y")
+    refused("one that cannot be read .KeyError: 'y'")
+    put_svhn(tmp_path, {"X": pixels.astype(np.float64), "y": labels})
+    refused("X of float64")
+    put_svhn(tmp_path, {"X": random_bytes(2, 32, 32, 3), "y": labels})
+    refused(r"X of uint8 \(2, 32, 32, 3\)")
+    put_svhn(tmp_path, {"X": pixels[..., 0], "y": labels})
+    refused(r"X of uint8 \(32, 32, 3\)")
     put_svhn(tmp_path, {"X": pixels, "y": labels[:1]})
-    refused("y of 1 x 1")
+    refused(r".* and y of uint8 \(1, 1\)")
     put_svhn(tmp_path, {"X": pixels, "y": labels + 0.5})
-    refused("no bytes y")
+    refused(".* and y of float64")
     path = put_svhn(tmp_path, {"X": pixels, "y": labels})
     whole = path.read_bytes()
-    # Four sizes follow the number of their bytes; the last one is the number of images.
-    sizes = struct.pack("<4i", 32, 32, 3, 2)
-    path.write_bytes(whole.replace(sizes, struct.pack("<4i", 32, 32, 3, 2**30)))
-    refused(rf"one that cannot be read: array 'X' declares 32 x 32 x 3 x {2**30} values, more than it can have")
+    # These are never given to a reader in native code.
     for content in (b"", b"no such file at all", whole[:150], whole[:200], whole[:5000], whole[:-4], bytes(600)):
         path.write_bytes(content)
-        refused("(one that cannot be read|no bytes [Xy])")
+        refused("one that is not of version 5, or cut short")
     put_svhn(tmp_path, {"X": pixels, "y": np.array([[0], [2]], np.uint8)})
     with pytest.raises(ValueError, match=r"labels from 1 to 10. Got one with labels from 0 to 2"):
         load_images("svhn", folder=tmp_path)
@@ -356,7 +314,7 @@ def count_decodings(monkeypatch: pytest.MonkeyPatch) -> list[Path]:
     calls: list[Path] = []
     decode = images._idx
 
-    def counted(path: Path, shape: tuple[int | None, ...]) -> np.ndarray:
+    def counted(path: Path, shape: tuple[int, ...]) -> np.ndarray:
         calls.append(path)
         return decode(path, shape)
 
@@ -473,7 +431,7 @@ def test_holidays(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     colours = np.stack([numbers, 255 - numbers, np.full(300, 128)], 1)
     # JPEG does not keep colours exactly.
     assert np.abs(found - colours[:, :, None, None].astype(int)).max() <= 4
-    monkeypatch.setattr(images, "_jpegs", None)  # what is kept needs no decoding
+    monkeypatch.setattr(images, "_read_jpegs", None)  # what is kept needs no decoding
     np.testing.assert_array_equal(load_holidays(8, tmp_path), found)
 
 
@@ -491,13 +449,6 @@ def test_bad_holidays(tmp_path: Path) -> None:
             load_holidays(8, tmp_path)
     path.unlink()
     with pytest.raises(ValueError, match=r"the 300 images whose names end in 00\.jpg\. Got 299 of them"):
-        load_holidays(8, tmp_path)
-
-
-def test_holidays_without_pillow(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    put_holidays(tmp_path, 300)
-    monkeypatch.setitem(sys.modules, "PIL.Image", None)
-    with pytest.raises(ImportError, match=r"reading JPEG files needs .*pip install \"askew\[images\]\""):
         load_holidays(8, tmp_path)
 
 

@@ -65,15 +65,8 @@ def test_missing_and_foreign_files(tmp_path: Path) -> None:
         load_table("wines")
     with pytest.raises(FileNotFoundError, match=r"iris\.data must be in"):
         load_table("iris", tmp_path)
-    (tmp_path / "iris.data").write_text("1,2,3,4,a\n", "utf-8")
-    with pytest.raises(ValueError, match=r"the published file of 150 rows and 5 columns. Got 1 rows and 5 columns"):
-        load_table("iris", tmp_path)
-    (tmp_path / "iris.data").write_text("1,2,x,4,a\n" * 150, "utf-8")
-    with pytest.raises(ValueError, match=r"must be the published file\. Got a cell like this"):
-        load_table("iris", tmp_path)
-    (tmp_path / "iris.data").write_text("1,2,3,4,a\n" * 149 + "1,2\n", "utf-8")
-    with pytest.raises(ValueError, match="the published file"):
-        load_table("iris", tmp_path)
-    (tmp_path / "uci").mkdir()
-    (tmp_path / "uci" / "iris.data").write_text("1,2,3,4,a\n" * 150, "utf-8")
-    assert load_table("iris", tmp_path).points.shape == (150, 4)
+    for folder in (tmp_path, tmp_path / "uci"):
+        folder.mkdir(exist_ok=True)
+        (folder / "iris.data").write_text("1,2,3,4,a\n" * 150, "utf-8")
+        with pytest.raises(ValueError, match=r"iris\.data' must be the published file, of sha256:.* Got another one"):
+            load_table("iris", tmp_path)

@@ -9,15 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from askew_paper.data.taxonomy import Taxonomy, load_taxonomy, random_taxonomy
-from askew_paper.data.words import (
-    WordPairs,
-    WordVectors,
-    load_pairs,
-    load_vectors,
-    pair_names,
-    read_pairs,
-    read_vectors,
-)
+from askew_paper.data.words import WordPairs, WordVectors, load_pairs, load_vectors, pair_names, read_pairs
 
 published = pytest.mark.skipif("ASKEW_DATA" not in os.environ, reason="ASKEW_DATA does not name a folder of data")
 
@@ -33,28 +25,6 @@ def write(folder: Path, content: str | bytes, name: str = "file.tsv") -> Path:
 # ---------------------------------------------------------------------- vectors
 
 
-def test_text_of_glove_and_of_word2vec_give_the_same(tmp_path: Path) -> None:
-    lines = "dog 1 2 3\nanimal 0.5 -1e-3 7\nnew york 1 1 1\n"
-    glove = read_vectors(write(tmp_path, lines, "glove.txt"))
-    word2vec = read_vectors(write(tmp_path, "3 3\n" + lines, "word2vec.txt"))
-    packed = read_vectors(write(tmp_path, gzip.compress(lines.encode()), "glove.txt.gz"))
-    assert glove.words == word2vec.words == packed.words == ("dog", "animal", "new york")
-    assert glove.vectors.dtype == np.float32
-    np.testing.assert_array_equal(glove.vectors, word2vec.vectors)
-    np.testing.assert_array_equal(glove.vectors, packed.vectors)
-    np.testing.assert_array_equal(glove.vectors[1], np.array([0.5, -1e-3, 7], dtype=np.float32))
-
-
-def test_archive_gives_what_was_put_in_and_the_first_of_two(tmp_path: Path) -> None:
-    words, vectors = np.array(["dog", "animal", "dog"]), np.arange(6).reshape(3, 2).astype(np.float16)
-    np.savez(tmp_path / "vectors.npz", words=words, vectors=vectors)
-    found = read_vectors(tmp_path / "vectors.npz")
-    assert found.words == ("dog", "animal")
-    assert found.vectors.tolist() == [[0.0, 1.0], [2.0, 3.0]]
-    assert read_vectors(tmp_path / "vectors.npz", only={"animal"}).vectors.tolist() == [[2.0, 3.0]]
-    assert found.rows(["animal", "dog", "animal"]).tolist() == [1, 0, 1]
-
-
 def test_words_without_vectors_are_named() -> None:
     vectors = WordVectors(("dog",), np.ones((1, 2), dtype=np.float32))
     with pytest.raises(KeyError, match=r"Got 'cat', 'cow', 'pig' and 1 more instead\. Leave such pairs out"):
@@ -62,122 +32,64 @@ def test_words_without_vectors_are_named() -> None:
 
 
 @pytest.mark.parametrize(
-    ("content", "message"),
+    ("arrays", "error"),
     [
-        ("dog 1 2\ncat 1\n", r"line 2 of '.*' must be a word and 2 numbers\. Got 'cat 1' instead"),
-        ("dog 1 2\ncat 1 x\n", r"line 2 of '.*' must be a word and 2 numbers"),
-        ("dog\n", r"line 1 of '.*' must be a word and its numbers"),
-        ("dog 1 nan\n", r"must be finite\. Got NaN or infinity in that of 'dog'"),
-        ("", r"must be a file with vectors of words\. Got none"),
-        ("2 3\n", r"must be a file with vectors of words\. Got none"),
-        (b"caf\xe9 1 2\n", r"must be text in UTF-8\. Got the byte 0xe9 in line 1 instead\. Convert it"),
+        ({"words": np.array(["dog"])}, KeyError),
+        ({"words": np.array(["dog"]), "vectors": np.ones((2, 3))}, ValueError),
+        ({"words": np.array(["dog"]), "vectors": np.ones(1)}, ValueError),
+        ({"words": np.array(["dog"]), "vectors": np.full((1, 2), np.inf)}, ValueError),
+        ({"words": np.array(["dog"], dtype=object), "vectors": np.ones((1, 2))}, ValueError),  # would be unpickled
     ],
 )
-def test_bad_text_of_vectors(content: str | bytes, message: str, tmp_path: Path) -> None:
-    with pytest.raises(ValueError, match=message):
-        read_vectors(write(tmp_path, content, "vectors.txt"))
-
-
-@pytest.mark.parametrize(
-    ("arrays", "message"),
-    [
-        ({"words": np.array(["dog"])}, "must be an .npz file with the arrays 'words'"),
-        ({"words": np.array(["dog"]), "vectors": np.ones((2, 3))}, "must be as many words as vectors"),
-        ({"words": np.array([1]), "vectors": np.ones((1, 3))}, "must be an .npz file with the arrays 'words'"),
-        ({"words": np.array(["dog"]), "vectors": np.ones(1)}, "must be an .npz file with the arrays 'words'"),
-        ({"words": np.array(["dog"]), "vectors": np.full((1, 2), np.inf)}, "Got NaN or infinity in that of 'dog'"),
-        ({"words": np.array(["dog"], dtype=object), "vectors": np.ones((1, 2))}, "array of Python objects"),
-    ],
-)
-def test_bad_archives(arrays: dict[str, np.ndarray], message: str, tmp_path: Path) -> None:
-    np.savez(tmp_path / "vectors.npz", **arrays)  # type: ignore[arg-type]
-    with pytest.raises(ValueError, match=message):
-        read_vectors(tmp_path / "vectors.npz")
-
-
-@pytest.mark.parametrize("content", [b"", b"not a zip file", b"PK\x03\x04 broken"])
-def test_archives_that_are_none(content: bytes, tmp_path: Path) -> None:
-    with pytest.raises(ValueError, match=r"must be an .npz file with the arrays 'words'"):
-        read_vectors(write(tmp_path, content, "vectors.npz"))
+def test_bad_vectors(arrays: dict[str, np.ndarray], error: type[Exception], tmp_path: Path) -> None:
+    np.savez(tmp_path / "vectors_glove100_subset.npz", **arrays)  # type: ignore[arg-type]
+    with pytest.raises(error):
+        load_vectors(tmp_path)
 
 
 # ---------------------------------------------------------------------- pairs
 
 
 def test_pairs_have_labels_scores_and_columns(tmp_path: Path) -> None:
-    text = (
-        "\ufeff"
-        + HEADER.replace("\n", "\tfold\r\n")
-        + "dog\tanimal\tTrue\t5.5\ttest\r\nanimal\tdog\tno\t0\tval\r\n\r\n"
-    )
-    pairs = read_pairs(write(tmp_path, text))
-    assert (pairs.first, pairs.second) == (("dog", "animal"), ("animal", "dog"))
-    assert pairs.labels is not None
-    assert pairs.labels.tolist() == [True, False]
-    assert pairs.scores is not None
-    assert pairs.scores.tolist() == [5.5, 0.0]
-    test = pairs.where("fold", "test")
-    assert (test.first, len(test)) == (("dog",), 1)
-    assert test.labels is not None
-    assert test.labels.tolist() == [True]
-    assert len(pairs.within({"dog"})) == 0
-    with pytest.raises(ValueError, match="column of word pairs must be one of"):
-        pairs.where("part", "test")
+    text = HEADER.replace("\n", "\tfold\r\n") + 'dog\tanimal\tTrue\t5.5\ttest\r\nnull\t"dog\tFalse\t0\tval\r\n'
+    for path in (write(tmp_path, "\ufeff" + text), write(tmp_path, gzip.compress(text.encode()), "file.tsv.gz")):
+        pairs = read_pairs(path)
+        assert (pairs.first, pairs.second) == (("dog", "null"), ("animal", '"dog'))
+        assert pairs.labels is not None
+        assert pairs.labels.tolist() == [True, False]
+        assert pairs.scores is not None
+        assert pairs.scores.tolist() == [5.5, 0.0]
+        test = pairs.where("fold", "test")
+        assert (test.first, len(test)) == (("dog",), 1)
+        assert test.labels is not None
+        assert test.labels.tolist() == [True]
+        assert len(pairs.within({"dog"})) == 0
+        with pytest.raises(ValueError, match="column of word pairs must be one of"):
+            pairs.where("part", "test")
 
 
-def test_columns_may_have_other_names_and_labels_may_be_relations(tmp_path: Path) -> None:
-    path = write(tmp_path, "hypo\thyper\tlabel\tdegree\ndog\tanimal\thyp-1\t3\nfoot\tdog\tmero\t1\n")
-    pairs = read_pairs(path, first="hypo", second="hyper", score="degree")
+def test_labels_may_be_relations(tmp_path: Path) -> None:
+    pairs = read_pairs(write(tmp_path, "word1\tword2\tlabel\ndog\tanimal\thyp-1\nfoot\tdog\tmero\n"))
     assert pairs.second == ("animal", "dog")
     assert pairs.labels is None
-    assert pairs.scores is not None
-    assert pairs.scores.tolist() == [3.0, 1.0]
-    reversed_ones = read_pairs(write(tmp_path, "word1\tword2\tlabel\na\tb\t1\nb\ta\t-1\n"))
-    assert reversed_ones.labels is not None
-    assert reversed_ones.labels.tolist() == [True, False]
+    assert pairs.scores is None
 
 
 @pytest.mark.parametrize(
     ("content", "message"),
     [
-        (
-            "word1\tlabel\ndog\tTrue\n",
-            r"must be a table .* columns word1, word2, each once\. Got columns 'word1', 'label'",
-        ),
-        ("word1\tword2\tword2\na\tb\tc\n", "each once"),
+        ("word1\tlabel\ndog\tTrue\n", r"must be a table with the columns word1, word2\. Got columns 'word1', 'label'"),
         ("word1,word2\ndog,animal\n", r"Got columns 'word1,word2' instead"),
-        ("", r"Got columns '' instead"),
-        (HEADER, r"must be a table with rows\. Got none"),
-        (HEADER + "dog\tanimal\tTrue\n", r"line 2 of '.*' must be 4 cells .*\. Got 3 cells"),
-        (HEADER + "\ndog\tanimal\tTrue\t1\n", r"line 2 of '.*' must be 4 cells"),
-        (HEADER + "dog\t\tTrue\t1\n", r"'word2' in line 2 of '.*' must be a word\. Got nothing"),
-        (
-            HEADER + "a\tb\tTrue\t1\ndog\tanimal\tTrue\tnan\n",
-            r"'score' in line 3 of '.*' must be a finite number\. Got 'nan'",
-        ),
-        (HEADER + "dog\tanimal\tTrue\t\n", r"'score' in line 2 of '.*' must be a finite number\. Got ''"),
-        (HEADER + "dog\tanimal\tTrue\tinf\n", r"Got 'inf' instead"),
-        (
-            HEADER + "a\tb\tTrue\t1\na\tb\tperhaps\t1\n",
-            r"'label' in line 3 of '.*' must be one of true, .* Got 'perhaps'",
-        ),
-        (b"word1\tword2\ncaf\xe9\tplace\n", r"must be text in UTF-8\. Got the byte 0xe9 in line 2"),
-        ("word1\tword2\na\tb\n".encode("utf-16"), r"must be text in UTF-8\. Got the byte 0xff in line 1"),
+        ("", "No columns to parse"),
+        (HEADER + "dog\tanimal\tTrue\n", r"line 2 of '.*' must be 4 cells .*\. Got fewer"),
+        (HEADER + "dog\tanimal\tTrue\t1\n" + "dog\tanimal\tTrue\t1\t2\n", "Expected 4 fields in line 3, saw 5"),
+        (HEADER + "dog\tanimal\tTrue\tmuch\n", "could not convert string to float: 'much'"),
+        (b"word1\tword2\ncaf\xe9\tplace\n", "can't decode byte 0xe9"),
     ],
 )
 def test_bad_pairs(content: str | bytes, message: str, tmp_path: Path) -> None:
     with pytest.raises(ValueError, match=message):
         read_pairs(write(tmp_path, content))
-
-
-def test_broken_gzip(tmp_path: Path) -> None:
-    text = HEADER + "".join(f"{i}\t{i * i}\tTrue\t{i}\n" for i in range(1000))
-    whole = gzip.compress(text.encode())
-    assert len(read_pairs(write(tmp_path, whole, "whole.tsv.gz"))) == 1000
-    damaged = whole[:200] + bytes(20) + whole[220:]
-    for name, content in (("cut", whole[: len(whole) // 2]), ("none", text.encode()), ("damaged", damaged)):
-        with pytest.raises(ValueError, match=r"must be a whole gzip file\. Got .* Download it again"):
-            read_pairs(write(tmp_path, content, f"{name}.tsv.gz"))
 
 
 def test_missing_files_are_named(tmp_path: Path) -> None:
@@ -242,7 +154,7 @@ def test_steps_of_unknown_meanings_are_refused(tmp_path: Path) -> None:
     write(
         tmp_path, gzip.compress(b"hyponym\thypernym\ttype\ndog.n.01\tcat.n.01\tclass\n"), "noun_hypernym_edges.tsv.gz"
     )
-    with pytest.raises(ValueError, match=r"each name in line 2 of '.*' must be one of the meanings .* Got 'cat.n.01'"):
+    with pytest.raises(ValueError, match=r"each step of wordnet/.* must be between meanings .* Got .*'cat.n.01'"):
         load_taxonomy("nouns", tmp_path)
 
 

@@ -107,7 +107,7 @@ class Killer(BaseHTTPRequestHandler):
             self.wfile.write(CONTENT[start:])
             return
         self.wfile.write(CONTENT[: len(CONTENT) // 2])
-        while self.part.stat().st_size < 100_000:
+        while not self.part.exists() or self.part.stat().st_size < 100_000:
             time.sleep(0.005)
         os.kill(int(self.path.split("/")[1]), signal.SIGKILL)
         self.close_connection = True

@@ -1,56 +1,35 @@
-"""Where the files of published data are, and how they are fetched: only when asked, and whole or not at all."""
+"""Where the files of published data are, and how they are downloaded: only when asked, checked by their checksums."""
 
 from __future__ import annotations
 
 import contextlib
-import hashlib
-import http.client
 import os
 import re
 import shutil
-import ssl
 import sys
 import tarfile
-import urllib.error
-import urllib.request
-import zlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 from urllib.parse import urlsplit
 
-from askew import checks
-from askew._progress import progress_bar
-from askew.io import atomic_write
+import pooch
+from rich.console import Console
+from rich.progress import DownloadColumn, Progress, TextColumn
 
-__all__ = ["Source", "cache_folder", "data_folder", "download", "download_names", "find", "is_present", "register"]
+from askew import checks, io
 
-CHUNK = 1 << 18
+__all__ = ["SETS", "Source", "cache_folder", "data_folder", "download", "download_names", "find", "is_present"]
+
+CHUNK = 1 << 14
 TIMEOUT = 60.0
-# The largest archive, STL-10, has 3.1 GB in it.
-ARCHIVE_LIMIT = 1 << 32
 
 Folder = str | os.PathLike[str] | None
 
 
 @dataclass(frozen=True)
 class Source:
-    """A file of published data: where it belongs, where it comes from and how it is recognised.
-
-    Parameters
-    ----------
-    file
-        Its path in the data folder, with ``/``.
-    url
-        Where its publisher has it; ``http`` or ``https``.
-    sha256, md5
-        A checksum of what the URL gives, as published. Without one, the file has to be fetched by hand.
-    terms
-        The publisher's terms, in a few words.
-    member
-        Where ``url`` is a ``.tar.gz`` archive, the path of the file in it.
-    limit
-        More bytes than it ever has; a longer file is refused.
+    """A file of published data.
 
     Examples
     --------
@@ -58,13 +37,11 @@ class Source:
     'uci/iris.data'
     """
 
-    file: str
+    file: str  # its path in the data folder, with /
     url: str
-    sha256: str = ""
-    md5: str = ""
-    terms: str = ""
-    member: str = ""
-    limit: int = 1 << 30
+    checksum: str = ""  # of what the URL gives: "md5:..." or "sha256:..."; without one, it is not downloaded
+    terms: str = ""  # of the publisher, in a few words
+    member: str = ""  # where the URL is a .tar.gz archive, the path of the file in it
 
     def __post_init__(self) -> None:
         if urlsplit(self.url).scheme not in ("http", "https"):
@@ -74,54 +51,90 @@ class Source:
             raise ValueError(checks.message("file of a source", "a path inside the data folder", repr(self.file)))
 
 
-_SETS: dict[str, tuple[Source, ...]] = {}
+def _uci(path: str, sha256: str) -> tuple[Source, ...]:
+    url = f"https://archive.ics.uci.edu/ml/machine-learning-databases/{path}"
+    return (Source(f"uci/{path.split('/')[-1]}", url, f"sha256:{sha256}", "CC BY 4.0"),)
 
 
-def register(name: str, sources: Sequence[Source]) -> None:
-    """Let :func:`download` know the files of a data set by its name.
+def _mnist(**files: str) -> tuple[Source, ...]:
+    base, names = "https://ossci-datasets.s3.amazonaws.com/mnist", {"images": "images-idx3", "labels": "labels-idx1"}
+    paths = {f"{part}-{names[kind]}-ubyte.gz": md5 for name, md5 in files.items() for part, kind in [name.split("_")]}
+    return tuple(
+        Source(f"MNIST/raw/{file}", f"{base}/{file}", f"md5:{md5}", "CC BY-SA 3.0") for file, md5 in paths.items()
+    )
 
-    Examples
-    --------
-    >>> from askew_paper.data.tables import SOURCES
-    >>> register("iris", [SOURCES["iris"].source])
-    """
-    _SETS[name] = tuple(sources)
+
+def _archive(folder: str, files: Sequence[str], url: str, md5: str, terms: str) -> tuple[Source, ...]:
+    return tuple(Source(path, url, f"md5:{md5}", terms, member=path) for path in (f"{folder}/{file}" for file in files))
+
+
+def _svhn(file: str, md5: str) -> Source:
+    return Source(
+        f"svhn/{file}", f"http://ufldl.stanford.edu/housenumbers/{file}", f"md5:{md5}", "not for commercial use"
+    )
+
+
+# The files of each data set. Of images, those of the training part come first.
+SETS: dict[str, tuple[Source, ...]] = {
+    "iris": _uci("iris/iris.data", "596ffd580471ca4d4880f8e439c7281f3b50d8249a5960353cb200b1490f63a0"),
+    "wine": _uci("wine/wine.data", "6be6b1203f3d51df0b553a70e57b8a723cd405683958204f96d23d7cd6aea659"),
+    "balance": _uci(
+        "balance-scale/balance-scale.data", "5611187ef7345d807aa8ae22615945ade52a190537c0b1434bd44c3e877c5bb4"
+    ),
+    "transfusion": _uci(
+        "blood-transfusion/transfusion.data", "96c8e1091b9c037bcaf25a19b24b49d07771cd88689ffd273e056e9e8845ffe7"
+    ),
+    "car": _uci("car/car.data", "b703a9ac69f11e64ce8c223c0a40de4d2e9d769f7fb20be5f8f2e8a619893d83"),
+    "abalone": _uci("abalone/abalone.data", "de37cdcdcaaa50c309d514f248f7c2302a5f1f88c168905eba23fe2fbc78449f"),
+    "mnist": _mnist(
+        train_images="f68b3c2dcbeaaa9fbdd348bbdeb94873",
+        train_labels="d53e105ee54ea40749a09fcbcd1e9432",
+        t10k_images="9fb629c4189551a2d022fa330f9573f3",
+        t10k_labels="ec29112dd5afa0611ce80d1b7f02629c",
+    ),
+    "cifar10": _archive(
+        "cifar-10-batches-py",
+        [*(f"data_batch_{number}" for number in range(1, 6)), "test_batch"],
+        "https://www.cs.toronto.edu/~kriz/cifar-10-python.tar.gz",
+        "c58f30108f718f92721af3b95e74349a",
+        "none stated; cite Krizhevsky 2009",
+    ),
+    "svhn": (
+        _svhn("train_32x32.mat", "e26dedcc434d2e4c54c9b2d4a06d8373"),
+        _svhn("test_32x32.mat", "eb5a983be6a315427106f1b164d9cef3"),
+    ),
+    "stl10": _archive(
+        "stl10_binary",
+        ["train_X.bin", "train_y.bin", "test_X.bin", "test_y.bin"],
+        "http://ai.stanford.edu/~acoates/stl10/stl10_binary.tar.gz",
+        "91f7769df0f17e558f3565bffb0c7dfb",
+        "see the publisher's page",
+    ),
+    "holidays": (Source("holidays", "http://lear.inrialpes.fr/people/jegou/data.php#holidays", terms="research"),),
+}
 
 
 def download_names() -> list[str]:
-    """Return the names that :func:`download` knows.
+    """Return the names of the data sets.
 
     Examples
     --------
     >>> "mnist" in download_names()
     True
     """
-    return list(_SETS)
+    return list(SETS)
 
 
 # ---------------------------------------------------------------------- folders
 
 
 def cache_folder() -> Path:
-    """Return the folder where askew may keep what can be made or fetched again.
+    """Return the folder for what can be made or downloaded again: ``ASKEW_CACHE``, else ``askew`` in the user's cache.
 
-    ``ASKEW_CACHE`` names it. Otherwise it is ``askew`` in ``XDG_CACHE_HOME`` or in the user's cache folder:
-    ``~/.cache``, ``~/Library/Caches`` on macOS, ``%LOCALAPPDATA%`` on Windows. It need not exist.
-
-    Examples
-    --------
-    >>> cache_folder().is_absolute()
-    True
+    It need not exist.
     """
-    if own := os.environ.get("ASKEW_CACHE"):
-        return Path(own).expanduser().absolute()
-    base = os.environ.get("XDG_CACHE_HOME", "")
-    if not os.path.isabs(base):  # the XDG rules say that a relative one is ignored
-        if sys.platform == "win32":
-            base = os.environ.get("LOCALAPPDATA") or str(Path.home() / "AppData" / "Local")
-        else:
-            base = str(Path.home() / ("Library/Caches" if sys.platform == "darwin" else ".cache"))
-    return Path(base) / "askew"
+    given = os.environ.get("ASKEW_CACHE")
+    return Path(given).expanduser().absolute() if given else Path(pooch.os_cache("askew"))
 
 
 def data_folder(folder: Folder = None) -> Path:
@@ -138,28 +151,16 @@ def data_folder(folder: Folder = None) -> Path:
 
 def _present(source: Source, root: Path) -> Path | None:
     """Return where a file is: in its place or directly in the folder, also without its ``.gz``."""
-    for file in (source.file, PurePosixPath(source.file).name):
-        for path in (root / file, root / file.removesuffix(".gz")):
-            if path.exists():
-                return path
-    return None
+    files = (source.file, PurePosixPath(source.file).name)
+    paths = (path for file in files for path in (root / file, root / file.removesuffix(".gz")))
+    return next((path for path in paths if path.exists()), None)
 
 
 def find(source: Source, folder: Folder = None) -> Path:
     """Return the path of a file of published data; nothing is downloaded.
 
-    Parameters
-    ----------
-    source
-        The file.
-    folder
-        Where to look; :func:`data_folder` by default. A file may also lie directly in the folder, and one that
-        is published as ``.gz`` may be unpacked.
-
-    Raises
-    ------
-    FileNotFoundError
-        Where it is missing; the message says where it comes from and where to put it.
+    It may be in its place or directly in the folder, and one that is published as ``.gz`` may be unpacked. The error
+    for a missing file says where it comes from and where to put it.
 
     Examples
     --------
@@ -176,8 +177,8 @@ def find(source: Source, folder: Folder = None) -> Path:
         where = f"a folder that the environment variable ASKEW_DATA names, or in {where}"
     place = f"and unpack it in {str(root)!r}" if source.member else f"to {str(root / source.file)!r}"
     hint = f"Download it from {source.url} {place}"
-    name = next((name for name, sources in _SETS.items() if source in sources), None)
-    if name is not None and (source.sha256 or source.md5):
+    name = next((name for name, sources in SETS.items() if source in sources), None)
+    if name is not None and source.checksum:
         given = "" if folder is None else f", {str(folder)!r}"
         hint += f", or let askew_paper.data.download({name!r}{given}) do it"
     terms = f". Its terms: {source.terms}." if source.terms else "."
@@ -185,25 +186,25 @@ def find(source: Source, folder: Folder = None) -> Path:
 
 
 def is_present(name: str, folder: Folder = None) -> bool:
-    """Whether all files of a data set are in the folder of data; they are not read.
+    """Return whether all files of a data set are there; they are not read.
 
     Examples
     --------
     >>> is_present("mnist", "nowhere")
     False
     """
-    checks.check_name(name, _SETS, "name of a data set")
-    return all(_present(source, data_folder(folder)) is not None for source in _SETS[name])
+    checks.check_name(name, SETS, "name of a data set")
+    return all(_present(source, data_folder(folder)) is not None for source in SETS[name])
 
 
-# ---------------------------------------------------------------------- fetching
+# ---------------------------------------------------------------------- downloads
 
 
 def download(names: str | Sequence[str], folder: Folder = None, progress: bool | None = None) -> list[Path]:
-    """Fetch the files of data sets from their publishers; those that are there already are left alone.
+    """Download the files of data sets that are missing from their publishers, and return the paths of all.
 
-    A file is written aside as ``.part``, compared with the published checksum and renamed, so that it is whole or
-    absent. After a broken connection the next call goes on where it stopped.
+    A file appears under its name only once its checksum is the published one. After a broken connection the next call
+    continues the transfer.
 
     Parameters
     ----------
@@ -214,18 +215,6 @@ def download(names: str | Sequence[str], folder: Folder = None, progress: bool |
     progress
         Whether to show a progress bar; None means on a terminal only.
 
-    Returns
-    -------
-    list of Path
-        The files, those that were there included.
-
-    Raises
-    ------
-    ConnectionError
-        If the server cannot be reached, does not have the file, or broke off.
-    ValueError
-        If a file is not the published one, or the publisher gives no checksum.
-
     Examples
     --------
     >>> download("mnits")
@@ -234,193 +223,86 @@ def download(names: str | Sequence[str], folder: Folder = None, progress: bool |
     """
     root = data_folder(folder)
     wanted = [names] if isinstance(names, str) else list(names)
-    sources = [source for name in wanted for source in _SETS[checks.check_name(name, _SETS, "name of a data set")]]
-    missing: dict[str, list[Source]] = {}
-    for source in sources:
-        if _present(source, root) is None:
-            missing.setdefault(source.url, []).append(source)
-    for url, group in missing.items():
-        first = group[0]
-        if not (first.sha256 or first.md5):
-            must = f"fetched by hand from {url} to {str(root / first.file)!r}"
-            raise ValueError(checks.message(first.file, must, "no published checksum to download it by"))
-        if not first.member:
-            _fetch(first, root / first.file, first.limit, progress)
-            continue
-        archive = root / PurePosixPath(urlsplit(url).path).name
-        kept = archive.is_file()  # a user who has fetched it keeps it
-        if kept and _digest(first, archive) != (first.sha256 or first.md5):
-            raise ValueError(_not_published(first, archive, "Remove it, or fetch it again."))
-        if not kept:
-            _fetch(first, archive, ARCHIVE_LIMIT, progress)
-        _unpack(archive, group, root)
-        if not kept:
-            archive.unlink()
+    sources = [source for name in wanted for source in SETS[checks.check_name(name, SETS, "name of a data set")]]
+    missing = [source for source in sources if _present(source, root) is None]
+    for source in missing:
+        if not source.checksum:
+            must = f"downloaded by hand from {source.url} to {str(root / source.file)!r}"
+            raise ValueError(checks.message(source.file, must, "no published checksum to download it by"))
+    for source in missing:
+        path = root / (PurePosixPath(urlsplit(source.url).path).name if source.member else source.file)
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with io.only_writer(path.parent, re.escape(path.name)):  # another process may be downloading the same file
+            if _present(source, root) is not None:
+                continue
+            is_kept = path.exists()  # an archive that the user has downloaded
+            _retrieve(source, path, sys.stderr.isatty() if progress is None else progress)
+            if source.member:
+                _unpack(path, [other for other in missing if other.url == source.url], root)
+                if not is_kept:
+                    path.unlink()
     return [find(source, root) for source in sources]
 
 
-def _digest(source: Source, path: Path) -> str:
-    digest = hashlib.sha256() if source.sha256 else hashlib.md5(usedforsecurity=False)
-    with path.open("rb") as file:
-        while block := file.read(CHUNK):
-            digest.update(block)
-    return digest.hexdigest()
+def _retrieve(source: Source, path: Path, progress: bool) -> None:
+    """Download a file by pooch, which checks it before it gets its name."""
+    import requests
 
+    part = path.with_name(path.name + ".part")
 
-def _not_published(source: Source, path: Path, hint: str) -> str:
-    kind, value = ("sha256", source.sha256) if source.sha256 else ("md5", source.md5)
-    must = f"the published file, of {kind} {value}"
-    what = f"{path.name.removesuffix('.part')} from {source.url}"
-    return checks.message(what, must, _digest(source, path), hint)
-
-
-def _fetch(source: Source, target: Path, limit: int, progress: bool | None) -> None:
-    """Bring the file at the URL of a source to ``target``, whole or not at all."""
-    expected = source.sha256 or source.md5
-    target.parent.mkdir(parents=True, exist_ok=True)
-    part = target.with_name(target.name + ".part")
-    with _alone(part):
-        if target.exists():  # another process was faster
+    def resume(url: str, output: str, _: object) -> None:
+        """Append to the part what it lacks; pooch itself would start over."""
+        done = part.stat().st_size if part.exists() else 0
+        headers = {"User-Agent": "askew", "Accept-Encoding": "identity"} | ({"Range": f"bytes={done}-"} if done else {})
+        with requests.get(url, headers=headers, stream=True, timeout=TIMEOUT) as response:
+            is_rest = response.headers.get("Content-Range", "").startswith(f"bytes {done}-")
+            starts_over = done > 0 and response.status_code in (206, 416) and not is_rest
+            if not starts_over:
+                response.raise_for_status()
+                done = done if response.status_code == 206 else 0
+                total = done + int(response.headers.get("Content-Length", 0))
+                with part.open("ab" if done else "wb") as file, _bar(path.name, total, done, progress) as advance:
+                    for block in response.iter_content(CHUNK):
+                        file.write(block)
+                        advance(len(block))
+        if starts_over:  # the part is longer than the file, or the server has sent another piece
+            part.unlink()
+            resume(url, output, _)
             return
-        if _digest(source, part) != expected:
-            resumed = _transfer(source, part, limit, progress)
-            if resumed and _digest(source, part) != expected:
-                # The older bytes were of another file.
-                os.truncate(part, 0)
-                _transfer(source, part, limit, progress)
-        if _digest(source, part) != expected:
-            hint = f"What was got is removed. Fetch the file in another way and put it at {str(target)!r}."
-            message = _not_published(source, part, hint)
-            os.truncate(part, 0)
-            raise ValueError(message)
-        os.replace(part, target)
+        if part.stat().st_size < total:
+            raise ConnectionError(f"{part.stat().st_size} of {total} bytes before it broke off")
+        os.replace(part, output)
+
+    pooch.get_logger().setLevel("WARNING")
+    try:
+        pooch.retrieve(source.url, source.checksum, path.name, path.parent, downloader=resume)
+    except (requests.RequestException, ConnectionError) as error:
+        hint = f"Try again later, or download it in another way and put it at {str(path)!r}."
+        if part.exists():
+            hint = f"What has come is kept in {str(part)!r}; run it again to continue."
+        must = f"an address that {path.name} can be downloaded from"
+        raise ConnectionError(checks.message(source.url, must, str(error) or type(error).__name__, hint)) from error
 
 
 @contextlib.contextmanager
-def _alone(part: Path) -> Iterator[None]:
-    """Hold the part file alone; two processes that append to it would spoil it. An empty one is removed at the end."""
-    with contextlib.ExitStack() as stack:
-        part.touch()
-        if sys.platform != "win32":  # which does not rename open files; the checksum has to do there
-            import fcntl
-
-            file = stack.enter_context(part.open("ab"))
-            try:
-                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            except BlockingIOError:
-                got = "one that another process is writing"
-                hint = "Wait until that one is done."
-                raise RuntimeError(checks.message(f"{str(part)!r}", "a file of this process", got, hint)) from None
-            except OSError:
-                pass  # some network file systems know no locks
-        try:
-            yield
-        finally:
-            with contextlib.suppress(OSError):
-                if part.stat().st_size == 0:
-                    part.unlink()
-
-
-def _transfer(source: Source, part: Path, limit: int, progress: bool | None) -> bool:
-    """Append to ``part`` what it lacks of the file at the URL; return whether older bytes were kept."""
-    done = part.stat().st_size
-    headers = {"User-Agent": "askew", "Accept-Encoding": "identity"}
-    request = urllib.request.Request(source.url, headers=headers | ({"Range": f"bytes={done}-"} if done else {}))
-    try:
-        response = _opener().open(request, timeout=TIMEOUT)
-    except urllib.error.HTTPError as error:
-        error.close()
-        if error.code == 416 and done:  # the older part is longer than the file
-            os.truncate(part, 0)
-            return _transfer(source, part, limit, progress)
-        raise ConnectionError(_failed(source, part, f"{error.code} {error.reason}")) from None
-    except (OSError, http.client.HTTPException) as error:
-        raise ConnectionError(_failed(source, part, f"no answer ({getattr(error, 'reason', error)})")) from error
-    with response:
-        start = re.match(r"bytes (\d+)-", response.headers.get("Content-Range", ""))
-        resumed = bool(done and response.status == 206 and start and int(start[1]) == done)
-        if done and response.status == 206 and not resumed:  # another piece than the one asked for
-            os.truncate(part, 0)
-            return _transfer(source, part, limit, progress)
-        if response.status != (206 if resumed else 200):
-            raise ConnectionError(_failed(source, part, f"{response.status} {response.reason}"))
-        done = done if resumed else 0
-        length = response.headers.get("Content-Length", "")
-        total = done + int(length) if length.isdecimal() else None
-        why = ""
-        if total is not None and total > limit:
-            raise ConnectionError(_failed(source, part, f"{total} bytes, more than it can have"))
-        shown = progress_bar(progress, total or limit, part.name.removesuffix(".part"), done)
-        with part.open("ab" if resumed else "wb") as file, shown as move:
-            while True:
-                try:
-                    block = response.read1(CHUNK)
-                except (TimeoutError, ConnectionError, ssl.SSLError, http.client.HTTPException) as error:
-                    why = f" ({type(error).__name__})"
-                    break
-                done += len(block)
-                if done > limit:
-                    file.truncate(0)
-                    raise ConnectionError(_failed(source, part, f"more than {limit} bytes, more than it can have"))
-                if not block:
-                    break
-                file.write(block)
-                move(done)
-            file.flush()
-            os.fsync(file.fileno())
-    if why or (total is not None and done < total):
-        got = f"{done} of {'unknown' if total is None else total} bytes before it broke off{why}"
-        raise ConnectionError(_failed(source, part, got, f"They are kept in {str(part)!r}; run it again to go on."))
-    return resumed
-
-
-def _failed(source: Source, part: Path, got: str, hint: str = "") -> str:
-    target = part.with_suffix("")
-    hint = hint or f"Try again later, or fetch it in another way and put it at {str(target)!r}."
-    return checks.message(source.url, f"an address that {target.name} can be had from", got, hint)
-
-
-def _opener() -> urllib.request.OpenerDirector:
-    """Return an opener that follows redirections but knows no files and no FTP."""
-    opener = urllib.request.OpenerDirector()
-    for handler in (
-        urllib.request.ProxyHandler,
-        urllib.request.HTTPHandler,
-        urllib.request.HTTPSHandler,
-        urllib.request.HTTPRedirectHandler,
-        urllib.request.HTTPDefaultErrorHandler,
-        urllib.request.HTTPErrorProcessor,
-        urllib.request.UnknownHandler,
-    ):
-        opener.add_handler(handler())
-    return opener
+def _bar(name: str, total: int, done: int, show: bool) -> Iterator[Callable[[int], None]]:
+    columns = TextColumn("{task.description}"), DownloadColumn()
+    with Progress(*columns, console=Console(stderr=True), disable=not show) as bar:
+        task = bar.add_task(name, total=total, completed=done)
+        yield lambda size: bar.advance(task, size)
 
 
 def _unpack(archive: Path, sources: Sequence[Source], root: Path) -> None:
-    """Write the members that are wanted to the places that their sources name; the archive names no place itself."""
-    wanted = {source.member: source for source in sources}
-    shown = f"{str(archive)!r}"
-    seen = 0
-    try:
-        with tarfile.open(archive, "r|gz") as tar:
-            for member in tar:
-                seen += member.size
-                if seen > ARCHIVE_LIMIT:
-                    raise ValueError(checks.message(shown, f"an archive of at most {ARCHIVE_LIMIT} bytes", "more"))
-                source = wanted.pop(member.name.removeprefix("./"), None)
-                if source is None:
-                    continue
-                content = tar.extractfile(member) if member.isreg() and member.size <= source.limit else None
-                if content is None:
-                    must = f"an archive with a plain file {source.member} of at most {source.limit} bytes"
-                    got = f"{member.size} bytes" if member.isreg() else "a link or folder"
-                    raise ValueError(checks.message(shown, must, got))
-                target = root / source.file
+    """Write members of an archive to the places that their sources name; the archive itself names no place."""
+    wanted = {source.member: root / source.file for source in sources}
+    with tarfile.open(archive, "r|gz") as tar:
+        for member in tar:
+            target = wanted.get(member.name.removeprefix("./"))
+            content = tar.extractfile(member) if target is not None and member.isreg() else None
+            if target is not None and content is not None:
                 target.parent.mkdir(parents=True, exist_ok=True)
-                with atomic_write(target) as temporary, temporary.open("xb") as file:
-                    shutil.copyfileobj(content, file, CHUNK)
-                if not wanted:
-                    return
-    except (tarfile.TarError, EOFError, zlib.error) as error:
-        raise ValueError(checks.message(shown, "a whole tar.gz archive", f"a damaged one ({error})")) from error
-    raise ValueError(checks.message(shown, f"an archive with {', '.join(sorted(wanted))}", "one without"))
+                with io.atomic_write(target) as temporary, temporary.open("xb") as file:
+                    shutil.copyfileobj(content, file)
+    missing = [name for name, target in wanted.items() if not target.exists()]
+    if missing:
+        raise ValueError(checks.message(f"{str(archive)!r}", f"an archive with the files {', '.join(missing)}", "none"))

@@ -26,29 +26,25 @@ __all__ = [
 Integers = NDArray[np.int64]
 Floats = NDArray[np.float64]
 
-# Where random numbers come from, so that no two of these purposes have any in common.
+# Streams of random numbers: no two of these purposes share any.
 WEIGHTS_STREAM, LANDMARKS_STREAM, FEATURES_STREAM, PAIRS_STREAM = range(4)
 # Weights, or their means, are drawn from 0.01, 0.02, ..., 1.00.
 STEPS = 100
-# Of a weight that is drawn around a mean: its deviation as a share of the mean, and its least value.
+# Of a weight that is drawn around a mean: its deviation as a fraction of the mean, and its minimum.
 DEVIATION, LEAST = 0.1, 0.01
-# Distances held at a time, so that memory does not grow with the number of sources (32 MiB).
+# Distances held at a time (32 MiB).
 BLOCK_DISTANCES = 1 << 22
 
 
 def _random(stream: int, seed: int, owner: str) -> np.random.Generator:
-    """Return the random numbers of a seed for one of the purposes."""
     if isinstance(seed, bool) or not isinstance(seed, int) or seed < 0:
         raise ValueError(checks.message(f"seed of {owner}", "an integer of at least 0", repr(seed)))
     return np.random.default_rng([stream, seed])
 
 
-# ---------------------------------------------------------------------- the paper's grids
-
-
 @dataclass(frozen=True)
 class _Grid:
-    """How a grid is connected; ``sampled`` ones have two directions of different weights, ``one_way`` ones only one."""
+    """How a grid is connected; the two directions of ``sampled`` ones differ, ``one_way`` ones have only one."""
 
     side: int
     steps: tuple[tuple[int, ...], ...]
@@ -162,16 +158,8 @@ def as_graph(tails: Integers, heads: Integers, lengths: Floats, n: int) -> csr_a
     return csr_array((lengths[first], (tails[first], heads[first])), shape=(n, n))
 
 
-# ---------------------------------------------------------------------- shortest paths
-
-
 def largest_part(graph: csr_array) -> csr_array:
     """Return the largest part of a graph in which all nodes reach each other; of equal ones, that of the first node.
-
-    Parameters
-    ----------
-    graph
-        Lengths of edges, ``(n, n)``.
 
     Examples
     --------
@@ -182,7 +170,7 @@ def largest_part(graph: csr_array) -> csr_array:
     """
     _, labels = connected_components(graph, directed=True, connection="strong")
     sizes = np.bincount(labels)
-    # Numbers of parts are in no order that is promised; that of the first node of a part is.
+    # The order in which parts are numbered is not documented; that of their first nodes is.
     first = np.flatnonzero(sizes[labels] == sizes.max())[0]
     kept = np.flatnonzero(labels == labels[first])
     return csr_array(graph[kept][:, kept])
@@ -193,7 +181,7 @@ def landmark_distances(
 ) -> tuple[Integers, Floats]:
     """Return landmarks that are far from each other, and the distances between them and all nodes.
 
-    The first landmark is random, each further one is the node that is farthest, there and back, from those before it.
+    The first landmark is random, each next one is the node that is farthest, there and back, from the previous ones.
 
     Parameters
     ----------
@@ -239,9 +227,9 @@ def landmark_distances(
 
 
 def node_features(distances: Floats, noise: float = 0.2, distractors: int = 96, seed: int = 0) -> NDArray[np.float32]:
-    """Return what is known of each node: noisy distances, scaled all alike, and then features that mean nothing.
+    """Return the features of each node: noisy distances, all scaled alike, and then random distractors.
 
-    Noise and distractors are drawn once for each node: the same node looks the same in all pairs.
+    Noise and distractors are drawn once for each node: it has the same features in all pairs.
 
     Parameters
     ----------
@@ -273,7 +261,7 @@ def node_features(distances: Floats, noise: float = 0.2, distractors: int = 96, 
 
 
 def random_pairs(n: int, count: int, seed: int = 0) -> Integers:
-    """Return ordered pairs of two different nodes, no pair twice, in random order.
+    """Return ordered pairs of two different nodes, no pair twice, in random order, ``(count, 2)``.
 
     Parameters
     ----------
@@ -283,11 +271,6 @@ def random_pairs(n: int, count: int, seed: int = 0) -> Integers:
         Number of pairs; all n (n - 1) of them if there are no more.
     seed
         Of the choice.
-
-    Returns
-    -------
-    array of shape (count, 2)
-        First and second nodes.
 
     Examples
     --------
@@ -304,21 +287,9 @@ def random_pairs(n: int, count: int, seed: int = 0) -> Integers:
 
 
 def pair_distances(graph: csr_array, pairs: Integers) -> Floats:
-    """Return the length of the shortest path from the first to the second node of each pair.
+    """Return the length of the shortest path from the first to the second node of each pair, ``(m, 2) -> (m,)``.
 
-    Pairs are grouped by their first nodes, each of which takes one run of Dijkstra's algorithm; memory stays bounded.
-
-    Parameters
-    ----------
-    graph
-        Lengths of edges, ``(n, n)``, none of them negative.
-    pairs
-        Nodes, ``(m, 2)``.
-
-    Returns
-    -------
-    array of shape (m,)
-        Distances. A pair without a path is an error.
+    Each first node takes one run of Dijkstra's algorithm. A pair without a path is an error.
 
     Examples
     --------

@@ -12,44 +12,29 @@ from numpy.typing import NDArray
 from scipy.sparse import csr_array
 
 from askew import checks
-from askew_paper.data.files import Source, data_folder, find
+from askew_paper.data.files import Folder, Source, data_folder, find
 from askew_paper.data.graphs import as_graph, largest_part
 
 __all__ = ["Network", "load_road", "read_tntp", "road_graph", "road_names"]
 
-Integers = NDArray[np.int64]
-Floats = NDArray[np.float64]
-
-# What a link that takes no time gets, as a share of the median of the others.
+# Time of a link that takes none, as a fraction of the median of the others.
 SMALL_TIME = 1e-3
 COLLECTION = "https://github.com/bstabler/TransportationNetworks"
 ROADS = ("berlin-center", "ChicagoRegional", "Anaheim")
 
 
 class Network(NamedTuple):
-    """The links of a TNTP file as they are written there.
+    """The links of a TNTP file as they are written there."""
 
-    Attributes
-    ----------
-    tails, heads : array of shape (m,)
-        Numbers of the nodes where a link begins and ends; the first node is 1.
-    times : array of shape (m,)
-        Free flow times.
-    nodes : int
-        Number of nodes.
-    first_thru_node : int
-        Nodes below it are centroids of zones, which nothing passes through.
-    """
-
-    tails: Integers
-    heads: Integers
-    times: Floats
+    tails: NDArray[np.int64]  # numbers of the nodes where links begin; the first node is 1
+    heads: NDArray[np.int64]
+    times: NDArray[np.float64]  # free flow times
     nodes: int
-    first_thru_node: int
+    first_thru_node: int  # nodes below it are centroids of zones, which nothing passes through
 
 
 def road_names() -> list[str]:
-    """Return the names of the road networks that the experiment has.
+    """Return the names of the road networks of the experiment.
 
     Examples
     --------
@@ -63,12 +48,8 @@ def read_tntp(path: str | os.PathLike[str]) -> Network:
     r"""Return the links of a network in the TNTP format, ``*_net.tntp``.
 
     Tags come in any order before ``<END OF METADATA>``. Then each line is a link: tail, head, capacity, length, free
-    flow time and more, with blanks or tabs between them and ``;`` at the end; ``~`` begins a comment.
-
-    Parameters
-    ----------
-    path
-        The file. Without the tag ``<FIRST THRU NODE>`` all nodes can be passed through.
+    flow time and more, with blanks or tabs between them and ``;`` at the end; ``~`` begins a comment. Without the tag
+    ``<FIRST THRU NODE>`` all nodes can be passed through.
 
     Raises
     ------
@@ -85,106 +66,67 @@ def read_tntp(path: str | os.PathLike[str]) -> Network:
     ...     read_tntp(path).times.tolist()
     [2.5, 3.5]
     """
-    path = Path(path)
+    owner = repr(os.fspath(path))
     # Only numbers count: odd bytes in comments do no harm, and elsewhere are no numbers.
-    lines = path.read_text(encoding="utf-8-sig", errors="replace").splitlines()
-    owner = repr(str(path))
+    lines = Path(path).read_text(encoding="utf-8-sig", errors="replace").splitlines()
     tags: dict[str, str] = {}
     start = None
     for number, line in enumerate(lines, 1):
-        found = re.match(r"\s*<([^<>]*)>([^~]*)", line)
-        if found is None:
-            continue
-        tag = " ".join(found[1].upper().split())
-        if tag == "END OF METADATA":
-            start = number
-            break
-        tags[tag] = found[2]
+        if found := re.match(r"\s*<([^<>]*)>([^~]*)", line):
+            tag = " ".join(found[1].upper().split())
+            tags[tag] = found[2].strip()
+            if tag == "END OF METADATA":
+                start = number
+                break
     if start is None:
-        hint = f"Such files are in {COLLECTION}."
-        raise ValueError(checks.message(owner, "a TNTP file with the line <END OF METADATA>", "none", hint))
-    nodes = _declared(tags, "NUMBER OF NODES", None, owner)
-    links = _declared(tags, "NUMBER OF LINKS", None, owner)
-    first_thru_node = _declared(tags, "FIRST THRU NODE", 1, owner)
-    places, rows = [], []
-    for number, line in enumerate(lines[start:], start + 1):
-        cells = line.split("~", 1)[0].replace(";", " ").split()
-        if cells:
-            places.append(number)
-            rows.append(cells)
-    return _links(places, rows, links, nodes, first_thru_node, owner)
-
-
-def _declared(tags: dict[str, str], tag: str, default: int | None, owner: str) -> int:
-    """Return the number that a tag declares."""
-    words = tags.get(tag, "").split()
-    if not words and tag not in tags and default is not None:
-        return default
-    if not words or not re.fullmatch(r"[0-9]{1,12}", words[0]) or int(words[0]) < 1:
-        got = repr(" ".join(words)) if words else "nothing"
-        raise ValueError(checks.message(f"<{tag}> of {owner}", "a positive integer", got))
-    return int(words[0])
-
-
-def _links(
-    places: list[int], rows: list[list[str]], links: int, nodes: int, first_thru_node: int, owner: str
-) -> Network:
-    """Return the links that lines hold, once all of them are as they should be."""
-    for place, row in zip(places, rows, strict=True):
-        if len(row) < 5 or len(row) != len(rows[0]):
-            must = "5 or more" if len(row) < 5 else f"{len(rows[0])}, as in line {places[0]}"
-            raise ValueError(checks.message(f"the number of columns in line {place} of {owner}", must, len(row)))
-    if len(rows) != links:
+        must, hint = "a TNTP file with the line <END OF METADATA>", f"Such files are in {COLLECTION}."
+        raise ValueError(checks.message(owner, must, "none", hint))
+    nodes, links = (_declared(tags, tag, owner) for tag in ("NUMBER OF NODES", "NUMBER OF LINKS"))
+    first_thru_node = _declared({"FIRST THRU NODE": "1"} | tags, "FIRST THRU NODE", owner)
+    rows = [(number, line.split("~", 1)[0].replace(";", " ").split()) for number, line in enumerate(lines, 1)]
+    rows = [(number, cells) for number, cells in rows[start:] if cells]
+    for number, cells in rows:
+        if len(cells) < 5 or len(cells) != len(rows[0][1]):
+            must = "5 or more" if len(cells) < 5 else f"{len(rows[0][1])}, as in line {rows[0][0]}"
+            raise ValueError(checks.message(f"the number of columns in line {number} of {owner}", must, len(cells)))
+    values = np.array([_link(f"line {number} of {owner}", cells, nodes) for number, cells in rows]).reshape(-1, 3)
+    if len(values) != links:
         hint = "The file may be cut short."
-        raise ValueError(checks.message(f"the number of links in {owner}", f"{links} as declared", len(rows), hint))
-    try:
-        # Not as an array of text, in which one long cell would make all of them long.
-        numbers = np.array([[float(row[0]), float(row[1]), float(row[4])] for row in rows])
-    except ValueError:
-        place, cell = next(
-            (place, row[k])
-            for place, row in zip(places, rows, strict=True)
-            for k in (0, 1, 4)
-            if not _is_number(row[k])
-        )
-        must = "numbers"
-        raise ValueError(checks.message(f"nodes and time in line {place} of {owner}", must, repr(cell))) from None
-    ends, times = numbers[:, :2], numbers[:, 2]
-    # Not a number is not inside either.
-    foreign = ~((ends >= 1) & (ends <= nodes) & (ends == np.floor(ends))).all(1)
-    if foreign.any():
-        worst = int(foreign.argmax())
-        must = f"integers from 1 to {nodes}, the declared number of nodes"
-        got = f"{rows[worst][0]} and {rows[worst][1]}"
-        raise ValueError(checks.message(f"nodes in line {places[worst]} of {owner}", must, got))
-    bad = ~(np.isfinite(times) & (times >= 0))
-    if bad.any():
-        worst = int(bad.argmax())
-        must = "a finite number, zero or above"
-        raise ValueError(checks.message(f"time in line {places[worst]} of {owner}", must, rows[worst][4]))
-    tails, heads = ends.astype(np.int64).T
-    return Network(tails, heads, times, nodes, first_thru_node)
+        raise ValueError(checks.message(f"the number of links in {owner}", f"{links} as declared", len(values), hint))
+    tails, heads = values[:, :2].astype(np.int64).T
+    return Network(tails, heads, values[:, 2], nodes, first_thru_node)
 
 
-def _is_number(text: str) -> bool:
+def _declared(tags: dict[str, str], tag: str, owner: str) -> int:
+    """Return the number that a tag declares."""
+    number = tags.get(tag, "").partition(" ")[0]
+    if not re.fullmatch(r"[0-9]{1,12}", number) or int(number) < 1:
+        got = repr(number) if number else "nothing"
+        raise ValueError(checks.message(f"<{tag}> of {owner}", "a positive integer", got))
+    return int(number)
+
+
+def _link(where: str, cells: list[str], nodes: int) -> tuple[float, float, float]:
+    """Return both ends and the time of a link."""
     try:
-        float(text)
-    except ValueError:
-        return False
-    return True
+        tail, head, time = float(cells[0]), float(cells[1]), float(cells[4])
+    except ValueError as error:
+        got = str(error).rpartition(": ")[2]
+        raise ValueError(checks.message(f"nodes and time in {where}", "numbers", got)) from None
+    if not all(1 <= end <= nodes and end.is_integer() for end in (tail, head)):
+        must, got = f"integers from 1 to {nodes}, the declared number of nodes", f"{cells[0]} and {cells[1]}"
+        raise ValueError(checks.message(f"nodes in {where}", must, got))
+    if not 0 <= time < np.inf:
+        raise ValueError(checks.message(f"time in {where}", "a finite number, zero or above", cells[4]))
+    return tail, head, time
 
 
 def road_graph(network: Network) -> csr_array:
     """Return travel times between the nodes of a network as a graph in which each node is reached from each.
 
-    Links at the centroids of zones are dropped, as those are no roads. A link that takes no time gets a thousandth
-    of the median of the others, so that different nodes are never at distance 0. Of parallel links the fastest
-    stays. The largest part in which all nodes reach each other is kept, and its nodes are numbered anew, in order.
-
-    Parameters
-    ----------
-    network
-        Of :func:`read_tntp`.
+    Links at the centroids of zones are dropped: they are no roads. A link that takes no time gets a thousandth of the
+    median of the others, so different nodes are never at distance 0. Of parallel links the fastest is kept, and of the
+    graph the largest part in which all nodes reach each other, renumbered in order.
 
     Examples
     --------
@@ -201,13 +143,13 @@ def road_graph(network: Network) -> csr_array:
         must = "links that take time between nodes that can be passed through"
         raise ValueError(checks.message("a road network", must, got))
     times = np.where(times > 0, times, SMALL_TIME * np.median(times[times > 0]))
-    # The nodes that have links: a declared number could be anything.
+    # Only nodes with links: the declared number could be anything.
     used, ends = np.unique(np.concatenate([tails, heads]), return_inverse=True)
     tails, heads = ends.reshape(2, -1)
     return largest_part(as_graph(tails, heads, times, used.size))
 
 
-def load_road(name: str, folder: str | os.PathLike[str] | None = None) -> csr_array:
+def load_road(name: str, folder: Folder = None) -> csr_array:
     """Return the travel times of a road network by its name, as :func:`road_graph` gives them.
 
     Parameters
@@ -215,8 +157,8 @@ def load_road(name: str, folder: str | os.PathLike[str] | None = None) -> csr_ar
     name
         One of :func:`road_names`, or the beginning of any other file ``<name>_net.tntp`` there.
     folder
-        Where the file is, or a folder ``graphs`` with it; :func:`askew_paper.data.files.data_folder` by default.
-        Nothing is downloaded.
+        Where the file is, or a folder ``graphs`` with it; :func:`askew_paper.data.data_folder` by default. Nothing is
+        downloaded.
 
     Examples
     --------
@@ -226,14 +168,9 @@ def load_road(name: str, folder: str | os.PathLike[str] | None = None) -> csr_ar
     """
     if not isinstance(name, str) or not re.fullmatch(r"\w[\w .-]*", name):
         raise ValueError(checks.message("name of a road network", "the beginning of a file's name", repr(name)))
-    return road_graph(read_tntp(_road_file(f"{name}_net.tntp", folder)))
-
-
-def _road_file(file: str, folder: str | os.PathLike[str] | None) -> Path:
-    """Return where a file of road networks is; the collection has some names in other letters, as ``X_Net.tntp``."""
-    root = data_folder(folder)
-    for place in (root / "graphs", root):
-        for other in sorted(place.iterdir()) if place.is_dir() else []:
-            if other.name.lower() == file.lower():
-                return other
-    return find(Source(f"graphs/{file}", COLLECTION, terms="for academic research"), folder)
+    file, root = f"{name}_net.tntp", data_folder(folder)
+    for place in (root / "graphs", root):  # the collection has some names in other letters, as X_Net.tntp
+        for path in sorted(place.iterdir()) if place.is_dir() else []:
+            if path.name.lower() == file.lower():
+                return road_graph(read_tntp(path))
+    return road_graph(read_tntp(find(Source(f"graphs/{file}", COLLECTION, terms="for academic research"), folder)))

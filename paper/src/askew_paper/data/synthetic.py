@@ -1,4 +1,4 @@
-"""Mixtures of exponential families: the made data of the paper's table of distributional clustering."""
+"""Mixtures of exponential families: the synthetic data of the paper's table of distributional clustering."""
 
 from __future__ import annotations
 
@@ -28,19 +28,18 @@ __all__ = [
 
 Array = NDArray[np.float64]
 
-# Where the random numbers of clusters and of points come from, so that the two have nothing in common.
+# Streams of random numbers: clusters and points share none.
 CLUSTERS_STREAM, POINTS_STREAM = 0, 1
 
 
 def _random(stream: int, seed: int, owner: str) -> np.random.Generator:
-    """Return the random numbers of a seed for one of the two purposes."""
     if isinstance(seed, bool) or not isinstance(seed, int) or seed < 0:
         raise ValueError(checks.message(f"seed of {owner}", "an integer of at least 0", repr(seed)))
     return np.random.default_rng([stream, seed])
 
 
 class Mixture(ABC):
-    """Clusters with known distributions, from which labelled points are drawn; all clusters are equally likely.
+    """Equally likely clusters with known distributions, from which labelled points are drawn.
 
     Draw two sets from one mixture to learn from the first and to cluster the second.
     """
@@ -58,25 +57,17 @@ class Mixture(ABC):
 
     @abstractmethod
     def log_densities(self, points: Array) -> Array:
-        """Return the logarithm of the density of points in each cluster, ``(n, dim) -> (n, k)``.
+        """Return the log density of points in each cluster, up to what depends on the point alone: ``(n, k)``.
 
-        The cluster where it is highest is the best guess there is: on average no clustering can do better.
+        Assigning each point to the cluster where it is highest is the Bayes rule: on average nothing is better.
         """
 
     @abstractmethod
     def divergence(self) -> Bregman:
-        """Return the Bregman divergence that belongs to the family of distributions."""
+        """Return the Bregman divergence of this exponential family."""
 
     def sample(self, n: int, seed: int) -> Table:
-        """Return points with the number of their cluster as the label.
-
-        Parameters
-        ----------
-        n
-            Number of points.
-        seed
-            Of this set; the same seed gives the same points, another one other points of the same clusters.
-        """
+        """Return ``n`` points with the number of their cluster as the label; another seed gives other points."""
         random = _random(POINTS_STREAM, seed, "sample")
         labels = random.integers(len(self.means), size=checks.check_size(n, "n of sample"))
         return Table(self.name, self._draw(labels, random), labels)
@@ -84,16 +75,10 @@ class Mixture(ABC):
 
 @dataclass(frozen=True, eq=False)
 class ExponentialMixture(Mixture):
-    """Independent exponential distributions in each feature.
+    """Independent exponential distributions in each feature: p(x) = prod_i exp(-x_i / s_i) / s_i.
 
-    p(x) = prod_i exp(-x_i / s_i) / s_i with scales s (which are the means) drawn from U[0.1, 10] for each cluster and
-    feature. Its divergence is Itakura-Saito. Clusters differ in scale and all have much of their mass near 0, so that
-    squared distances hardly see them.
-
-    Parameters
-    ----------
-    scales
-        ``(k, dim)``, above 0.
+    The scales s, which are the means, are drawn from U[0.1, 10] for each cluster and feature. The divergence is
+    Itakura-Saito. Clusters differ in scale and have much of their mass near 0: squared distances hardly see them.
 
     Examples
     --------
@@ -103,7 +88,7 @@ class ExponentialMixture(Mixture):
     array([1., 9.])
     """
 
-    scales: Array
+    scales: Array  # (k, dim), above 0
     name = "exponential"
 
     @classmethod
@@ -117,7 +102,7 @@ class ExponentialMixture(Mixture):
         return self.scales
 
     def _draw(self, labels: NDArray[np.int64], random: np.random.Generator) -> Array:
-        # A zero, which is possible but for rounding, has no Itakura-Saito divergence.
+        # Rounding can give a zero, which has no Itakura-Saito divergence.
         return np.maximum(random.exponential(self.scales[labels]), 1e-12)
 
     def log_densities(self, points: Array) -> Array:
@@ -132,20 +117,11 @@ class ExponentialMixture(Mixture):
 
 @dataclass(frozen=True, eq=False)
 class GaussianMixture(Mixture):
-    """Gaussian distributions, each with a covariance of its own or all with the same.
+    """Gaussian distributions, each with its own covariance or all with the same.
 
     Means are drawn from U[-4, 4], covariances are ``make_spd_matrix(dim) + 5 I``. Where they differ, no single Bregman
-    divergence is exact: :meth:`divergence` is the squared Mahalanobis distance of their mean. The paper's words leave
-    open whether they do.
-
-    Parameters
-    ----------
-    centres
-        Means, ``(k, dim)``.
-    covariances
-        ``(k, dim, dim)``.
-    name
-        That of the tables drawn from it.
+    divergence is exact: :meth:`divergence` is the squared Mahalanobis distance of their mean. The paper does not say
+    whether they do.
 
     Examples
     --------
@@ -156,8 +132,8 @@ class GaussianMixture(Mixture):
     False
     """
 
-    centres: Array
-    covariances: Array
+    centres: Array  # (k, dim)
+    covariances: Array  # (k, dim, dim)
     name: str = "gaussian"
 
     @classmethod
@@ -170,9 +146,9 @@ class GaussianMixture(Mixture):
 
     @classmethod
     def draw_shared(cls, clusters: int, dim: int, random: np.random.Generator) -> GaussianMixture:
-        """Return the mixture of :meth:`draw`, but that all clusters have the covariance of the first."""
-        own = cls.draw(clusters, dim, random)
-        return cls(own.centres, np.repeat(own.covariances[:1], clusters, 0), "gaussian-shared")
+        """Return the mixture of :meth:`draw`, but with the covariance of the first cluster for all."""
+        drawn = cls.draw(clusters, dim, random)
+        return cls(drawn.centres, np.repeat(drawn.covariances[:1], clusters, 0), "gaussian-shared")
 
     @property
     def means(self) -> Array:
@@ -186,7 +162,7 @@ class GaussianMixture(Mixture):
         return drawn
 
     def log_densities(self, points: Array) -> Array:
-        """Return -(|x - mu|^2 under the inverse covariance + log det) / 2, up to a constant."""
+        """Return -(|x - mu|^2 under the inverse covariance + log det) / 2."""
         columns = []
         for centre, factor in zip(self.centres, np.linalg.cholesky(self.covariances), strict=True):
             whitened = linalg.solve_triangular(factor, (points - centre).T, lower=True)
@@ -203,17 +179,10 @@ class GaussianMixture(Mixture):
 
 @dataclass(frozen=True, eq=False)
 class MultinomialMixture(Mixture):
-    """Counts of a fixed number of draws.
+    """Counts of a fixed number of draws: p(x) is proportional to prod_i p_i^x_i / x_i!.
 
-    p(x) is proportional to prod_i p_i^x_i / x_i!, with p drawn from Dirichlet(10, ..., 10) for each cluster and 100
-    draws. Its divergence is the Kullback-Leibler divergence. Counts of 0 occur.
-
-    Parameters
-    ----------
-    probabilities
-        ``(k, dim)``, each row sums to 1.
-    counts
-        Sum of each point.
+    p is drawn from Dirichlet(10, ..., 10) for each cluster, and there are 100 draws. The divergence is
+    Kullback-Leibler. Counts of 0 occur.
 
     Examples
     --------
@@ -222,7 +191,7 @@ class MultinomialMixture(Mixture):
     array([100., 100., 100.])
     """
 
-    probabilities: Array
+    probabilities: Array  # (k, dim), each row sums to 1
     counts: int = 100
     name = "multinomial"
 
@@ -240,7 +209,7 @@ class MultinomialMixture(Mixture):
         return random.multinomial(self.counts, self.probabilities[labels]).astype(np.float64)
 
     def log_densities(self, points: Array) -> Array:
-        """Return sum_i x_i log p_i, up to what depends on x alone."""
+        """Return sum_i x_i log p_i."""
         return np.stack([special.xlogy(points, row).sum(1) for row in self.probabilities], 1)
 
     def divergence(self) -> Bregman:
@@ -270,17 +239,6 @@ def mixture_names() -> list[str]:
 def make_mixture(name: str, seed: int, clusters: int = 5, dim: int = 10) -> Mixture:
     """Return a mixture with random clusters; the defaults are the sizes of the paper.
 
-    Parameters
-    ----------
-    name
-        One of :func:`mixture_names`.
-    seed
-        The same seed gives the same clusters.
-    clusters
-        Number of clusters.
-    dim
-        Number of features.
-
     References
     ----------
     Lu, Raff, Ferraro (2023), section 4.1 and appendix, "Distributional clustering".
@@ -295,5 +253,4 @@ def make_mixture(name: str, seed: int, clusters: int = 5, dim: int = 10) -> Mixt
     checks.check_name(name, MIXTURES, "name of a mixture")
     checks.check_size(clusters, "clusters of make_mixture")
     checks.check_size(dim, "dim of make_mixture")
-    random = _random(CLUSTERS_STREAM, seed, "make_mixture")
-    return MIXTURES[name](clusters, dim, random)
+    return MIXTURES[name](clusters, dim, _random(CLUSTERS_STREAM, seed, "make_mixture"))

@@ -24,19 +24,11 @@ Array = NDArray[np.float64]
 
 
 class Pairs(NamedTuple):
-    """Pairs of points and the values of a divergence, as :func:`askew.fit` takes them.
+    """Pairs of points and the values of a divergence, as :func:`askew.fit` takes them."""
 
-    Attributes
-    ----------
-    first, second : array of shape (n, 20)
-        Points x and y, float32.
-    targets : array of shape (n,)
-        D(x, y), float32.
-    """
-
-    first: NDArray[np.float32]
-    second: NDArray[np.float32]
-    targets: NDArray[np.float32]
+    first: NDArray[np.float32]  # x, (n, 20)
+    second: NDArray[np.float32]  # y, (n, 20)
+    targets: NDArray[np.float32]  # D(x, y), (n,)
 
 
 def _euclidean(x: Array, y: Array, matrix: Array) -> Array:
@@ -80,8 +72,8 @@ def target_pairs(
 
     u and v are the first 10 features of x and y, the rest are distractors. All features are normal with variance 1;
     for the last two targets the first 10 are absolute values of such numbers. M is a random positive definite matrix
-    of trace 10. The points of "kl" are not normalised themselves, so that this target is no Bregman divergence of
-    them, and no learner of such a divergence can be exact.
+    of trace 10. The points of "kl" are not normalised themselves, so this target is no Bregman divergence of them, and
+    no learner of such a divergence can be exact.
 
     Parameters
     ----------
@@ -94,11 +86,6 @@ def target_pairs(
         Numbers of pairs.
     seed
         Of points, M and covariance. The test pairs do not depend on the number of training pairs.
-
-    Returns
-    -------
-    tuple of Pairs
-        For training and for the test.
 
     References
     ----------

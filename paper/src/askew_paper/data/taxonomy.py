@@ -26,13 +26,6 @@ STEPS = {"nouns": (EDGES, "hyponym", "hypernym"), "mammals": (MAMMALS, "descenda
 class Taxonomy:
     """Meanings, the words for each, and which meaning is directly above which.
 
-    Parameters
-    ----------
-    words
-        The words of each meaning, by its name.
-    above
-        The meanings directly above each; those with nothing above may be left out.
-
     Examples
     --------
     >>> tree = Taxonomy({"dog.1": ("dog",), "pet.1": ("pet",), "animal.1": ("animal",)},
@@ -43,11 +36,11 @@ class Taxonomy:
     [('dog', 'animal')]
     """
 
-    words: Mapping[str, Text]
-    above: Mapping[str, Text]
+    words: Mapping[str, Text]  # of each meaning, by its name
+    above: Mapping[str, Text]  # the meanings directly above each; those with nothing above may be left out
 
     def ancestors(self, meaning: str, steps: int | None = None) -> dict[str, int]:
-        """Return the meanings above one, at most so many steps, and the least number of steps to each."""
+        """Return the meanings above one, at most ``steps`` away, and the least number of steps to each."""
         found: dict[str, int] = {}
         level, taken = {meaning}, 0
         while level and (steps is None or taken < steps):
@@ -70,7 +63,7 @@ class Taxonomy:
         return found
 
     def under(self, meaning: str) -> Taxonomy:
-        """Return the part that consists of a meaning and all that is below it."""
+        """Return the part of a meaning and everything below it."""
         checks.check_name(meaning, self.words, "meaning of a taxonomy")
         kept = {name for name in self.words if name == meaning or meaning in self.ancestors(name)}
         above = {name: tuple(upper for upper in self.above.get(name, ()) if upper in kept) for name in sorted(kept)}
@@ -78,15 +71,10 @@ class Taxonomy:
 
 
 def load_taxonomy(part: str = "nouns", folder: Folder = None) -> Taxonomy:
-    """Return the nouns of WordNet 3.0, or the mammals among them.
+    """Return a part of WordNet 3.0.
 
-    Parameters
-    ----------
-    part
-        ``"nouns"``, with 82,115 meanings and the steps between them, or ``"mammals"``, in which each meaning has all
-        mammals above it at one step.
-    folder
-        Of all data; :func:`~askew_paper.data.files.data_folder` by default.
+    It is ``"nouns"``, with 82,115 meanings and the steps between them, or ``"mammals"``, in which each meaning has all
+    mammals above it at one step.
 
     Examples
     --------
@@ -96,15 +84,13 @@ def load_taxonomy(part: str = "nouns", folder: Folder = None) -> Taxonomy:
     """
     source, *names = STEPS[checks.check_name(part, STEPS, "part of WordNet")]
     synsets = read_table(find(SYNSETS, folder), ("name", "lemmas"))
-    path = find(source, folder)
-    edges = read_table(path, tuple(names))
+    edges = read_table(find(source, folder), tuple(names))
     words = {name: tuple(text.split(",")) for name, text in zip(synsets["name"], synsets["lemmas"], strict=True)}
     above: dict[str, list[str]] = {}
-    for number, (lower, upper) in enumerate(zip(*(edges[name] for name in names), strict=True), 2):
-        for name in (lower, upper):
-            if name not in words:
-                must = f"one of the meanings of {SYNSETS.file}"
-                raise ValueError(checks.message(f"each name in line {number} of {str(path)!r}", must, repr(name)))
+    for lower, upper in zip(*(edges[name] for name in names), strict=True):
+        if lower not in words or upper not in words:
+            must = f"between meanings of {SYNSETS.file}"
+            raise ValueError(checks.message(f"each step of {source.file}", must, repr((lower, upper))))
         if lower != upper:
             above.setdefault(lower, []).append(upper)
     if part == "mammals":
@@ -114,21 +100,10 @@ def load_taxonomy(part: str = "nouns", folder: Folder = None) -> Taxonomy:
 
 
 def random_taxonomy(depth: int = 4, branches: int = 4, dim: int = 16, seed: int = 0) -> tuple[Taxonomy, WordVectors]:
-    """Return a random tree and vectors for its words, to try things without files.
+    """Return a random tree with ``branches ** depth`` leaves and vectors for its words, to try things without files.
 
-    The vector of a word is that of the word above plus a normal step, and the root is at 0. So words are near those
-    above them, and general ones are near the middle.
-
-    Parameters
-    ----------
-    depth
-        Levels below the root.
-    branches
-        Words directly below each; the tree has ``branches ** depth`` leaves.
-    dim
-        Of the vectors.
-    seed
-        Of all random numbers.
+    The vector of a word is that of the word above plus a normal step, and the root is at 0: words are near those above
+    them, and general ones are near the centre.
 
     Examples
     --------
