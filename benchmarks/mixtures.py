@@ -18,7 +18,7 @@ import torch
 from askew_paper.data import make_mixture, mixture_names
 from askew_paper.experiments.clustering import PROTOCOLS
 
-from askew.clustering.alternating import cluster
+from askew.clustering.any_divergence import cluster
 from askew.divergences import make
 from askew.metrics import purity, rand
 

@@ -330,7 +330,7 @@ X = torch.ones(4, 2).cumsum(0)
 @pytest.mark.parametrize(
     ("changes", "error", "message"),
     [
-        ({"divergence": make("euclidean-norm", 2)}, TypeError, "divergence of soft_clusters must be a Bregman"),
+        ({"divergence": make("euclidean-norm", 2)}, TypeError, "divergence of soft_clusters must be an askew.Bregman"),
         ({"points": X.tolist()}, TypeError, "points of soft_clusters must be a torch.Tensor"),
         ({"points": X[:0]}, ValueError, r"points of soft_clusters must be of shape \(n, dim\)"),
         ({"points": X[0]}, ValueError, r"points of soft_clusters must be of shape \(n, dim\)"),

@@ -349,7 +349,7 @@ def test_ctrl_c_leaves_the_old_clusters(monkeypatch: pytest.MonkeyPatch) -> None
     def interrupt(*arguments: object) -> None:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr("askew.clustering.lloyd._means", interrupt)
+    monkeypatch.setattr("askew.clustering.scan.Sums.means", interrupt)
     with pytest.raises(KeyboardInterrupt):
         model.fit(X[:, :2])
     assert vars(model).keys() == before.keys()

@@ -55,7 +55,7 @@ X = np.random.RandomState(0).rand(20, 3) + 0.1
         (
             {"divergence": Embedded(nn.Linear(3, 2), Euclidean(5))},
             ValueError,
-            r"the images of X of BregmanKMeans must be of shape \(n, 5\), as the divergence takes them. Got \(20, 2\)",
+            r"embeddings of X of BregmanKMeans must be of shape \(n, 5\), as the divergence takes them. Got \(20, 2\)",
         ),
     ],
 )
@@ -142,5 +142,5 @@ def test_an_encoder_that_gives_nan() -> None:
         def forward(self, x: Any) -> Any:
             return x / 0
 
-    with pytest.raises(ValueError, match="the images of X of BregmanKMeans must be finite"):
+    with pytest.raises(ValueError, match="the embeddings of X of BregmanKMeans must be finite"):
         BregmanKMeans(2, divergence=Embedded(Broken(), Euclidean(3))).fit(X)

@@ -12,9 +12,10 @@ from members import DIM, Case, build, cases, random_points
 from sklearn.cluster import KMeans
 from torch import Tensor
 
-from askew.clustering import kmeans, scanning, start_centres
-from askew.clustering.frame import Frame, as_bregman
+from askew.clustering import kmeans, scan, start_centres
+from askew.clustering.inputs import to_bregman
 from askew.clustering.lloyd import nearest
+from askew.clustering.view import AffineView
 from askew.divergences import Bregman, Euclidean, NeuralBregman, Scaled, make
 from askew.potentials import Burg, NegativeEntropy, Quadratic
 
@@ -51,7 +52,7 @@ def objective(
 @pytest.mark.parametrize("dual", [False, True], ids=["right", "left"])
 @pytest.mark.parametrize("case", MEMBERS, ids=str)
 def test_objective_never_increases(case: Case, dual: bool, weighted: bool) -> None:
-    divergence = as_bregman(build(case), "test")
+    divergence = to_bregman(build(case), "test")
     points = random_points(case, N, seed=3)
     weights = weights_of(N) if weighted else None
     start = start_centres(points, K, divergence, "random-points", np.random.RandomState(0), weights, dual)
@@ -72,7 +73,7 @@ def test_objective_never_increases(case: Case, dual: bool, weighted: bool) -> No
 @pytest.mark.parametrize("name", ["euclidean", "kl", "itakura-saito", "logistic", "exponential", "nbd"])
 def test_no_small_step_makes_a_centre_better(name: str, dual: bool) -> None:
     case = Case(name, "plain", name == "nbd")
-    divergence = as_bregman(build(case), "test")
+    divergence = to_bregman(build(case), "test")
     points, weights = random_points(case, N), weights_of(N)
     found = kmeans(points, points[:K], divergence, weights, dual=dual)
     assert found.converged
@@ -122,11 +123,11 @@ def test_equals_scikit_learn(n: int, dim: int, k: int, weighted: bool, dtype: to
 def test_multiples_and_mahalanobis_are_clustered_as_their_linear_images() -> None:
     points = gaussian(300, 4)
     distance = make("mahalanobis", 4).double()
-    scaled = as_bregman(Scaled(distance, 3.0).double(), "test")
+    scaled = to_bregman(Scaled(distance, 3.0).double(), "test")
     with torch.no_grad():
         images = points @ distance.weight.T
     found = kmeans(points, points[:6], scaled)
-    plain = kmeans(images, images[:6], as_bregman(Euclidean(4), "test"))
+    plain = kmeans(images, images[:6], to_bregman(Euclidean(4), "test"))
     assert torch.equal(found.labels, plain.labels)
     assert found.inertia == pytest.approx(3 * plain.inertia, rel=1e-6)  # the factor came from a float32
 
@@ -153,16 +154,16 @@ def test_a_network_costs_as_many_evaluations_as_there_are_centres(monkeypatch: p
 def test_results_do_not_depend_on_threads_or_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
     points = gaussian(5000, 6, dtype=torch.float32)
     divergence = Bregman(Quadratic(6))
-    monkeypatch.setattr(scanning, "STRIPE_PRODUCTS", 1 << 15)
-    monkeypatch.setattr(scanning, "SUM_ROWS", 300)
+    monkeypatch.setattr(scan, "CHUNK_PRODUCTS", 1 << 15)
+    monkeypatch.setattr(scan, "SUM_ROWS", 300)
     used = set()
-    label = scanning.Scan._label
+    label = scan.Scan._label
 
     def watched(self: object, *arguments: object) -> int:
         used.add(threading.get_ident())
         return label(self, *arguments)  # type: ignore[arg-type]
 
-    monkeypatch.setattr(scanning.Scan, "_label", watched)
+    monkeypatch.setattr(scan.Scan, "_label", watched)
     found = []
     for threads in (1, 3):
         monkeypatch.setattr(torch, "get_num_threads", lambda threads=threads: threads)
@@ -235,22 +236,22 @@ def test_points_of_no_weight_are_never_seeds() -> None:
 
 def test_labels_are_those_of_new_points() -> None:
     points = gaussian(400, 3)
-    divergence = as_bregman(build(Case("nbd", "plain", True)), "test")
+    divergence = to_bregman(build(Case("nbd", "plain", True)), "test")
     points = random_points(Case("nbd", "plain", True), 400)
     found = kmeans(points, points[:9], divergence)
-    frame = Frame(points, divergence)
-    np.testing.assert_array_equal(nearest(frame, found.centres), found.labels.numpy())
+    view = AffineView(points, divergence)
+    np.testing.assert_array_equal(nearest(view, found.centres), found.labels.numpy())
 
 
 @pytest.mark.parametrize("dual", [False, True])
 def test_what_overflows_float32_is_done_by_the_copy_that_is_there(dual: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     points = torch.tensor([[1e25, 1e25], [2e25, 1e25]])
-    divergence = as_bregman(make("power", 2), "test")
-    frame = Frame(points, divergence, dual=dual)
-    monkeypatch.setattr("askew.clustering.frame.widened", None)
+    divergence = to_bregman(make("power", 2), "test")
+    view = AffineView(points, divergence, dual=dual)
+    monkeypatch.setattr("askew.divergences.affine.widened", None)
     values = torch.full((2,), torch.nan)
     centres, numbers = torch.tensor([[1e25, 1e25]]), torch.zeros(2, dtype=torch.int64)
-    found = frame._without_nan(values, centres, numbers).double()
+    found = view._without_nan(values, centres, numbers).double()
     x, y = points.double(), centres.double().expand(2, 2)
     truth = make("power", 2).double()(*((y, x) if dual else (x, y)))
     torch.testing.assert_close(found, truth.float().double(), rtol=1e-6, atol=0.0)
@@ -309,4 +310,4 @@ def test_bad_input(changes: dict[str, object], error: type[Exception], text: str
 def test_values_too_large_for_the_dtype_are_an_error() -> None:
     points = torch.tensor([[0.0], [200.0], [150.0]])
     with pytest.raises(ValueError, match="between the centres of clusters and their mean must be finite"):
-        kmeans(points, points[:2], as_bregman(make("exponential", 1), "test"))
+        kmeans(points, points[:2], to_bregman(make("exponential", 1), "test"))

@@ -17,8 +17,8 @@ from askew_paper.published import published
 from askew_paper.runner import compute
 
 from askew.clustering import kmeans
-from askew.clustering.alternating import cluster, cluster_means, descend, mean_clusters
-from askew.clustering.frame import as_bregman
+from askew.clustering.any_divergence import cluster, cluster_by_means, cluster_from, cluster_means
+from askew.clustering.inputs import to_bregman
 from askew.divergences import DeepDiv, Divergence, MaxAffine, make
 from askew.metrics import purity
 
@@ -85,17 +85,17 @@ def test_the_general_k_means_is_the_one_of_bregman_divergences(name: str) -> Non
     points = torch.randn(300, 4, dtype=torch.float64)
     divergence: Divergence = make(name, 4).double()
     centres = points[:5]
-    labels, total = mean_clusters(points, centres, divergence)
-    expected = kmeans(points, centres, as_bregman(divergence, "test"), max_iter=500)
+    labels, total = cluster_by_means(points, centres, divergence)
+    expected = kmeans(points, centres, to_bregman(divergence, "test"), max_iter=500)
     torch.testing.assert_close(labels, expected.labels.long())
     assert total == pytest.approx(expected.inertia)
-    torch.testing.assert_close(descend(points, centres, divergence)[0], labels)
+    torch.testing.assert_close(cluster_from(points, centres, divergence)[0], labels)
 
 
 def test_centres_that_get_no_point_move_to_the_farthest_one() -> None:
     points = torch.tensor([[0.0], [0.1], [10.0], [-20.0]])
     centres = torch.tensor([[0.0], [0.0], [0.0]])  # the last two get nothing
-    labels, _ = mean_clusters(points, centres, make("euclidean", 1))
+    labels, _ = cluster_by_means(points, centres, make("euclidean", 1))
     assert labels[0] == labels[1]
     assert len(labels.unique()) == 3
 

@@ -18,7 +18,7 @@ from askew_paper.published import published
 from askew_paper.runner import Failed, compute
 from numpy.typing import NDArray
 
-from askew.clustering.alternating import cluster, cluster_from_euclidean
+from askew.clustering.any_divergence import cluster, cluster_from_euclidean
 from askew.divergences import Euclidean, make
 from askew.estimators.plans import label_plan
 from askew.metrics import purity

@@ -18,7 +18,7 @@ from sklearn.model_selection import StratifiedKFold, train_test_split
 from askew import checks, metrics
 from askew._progress import progress_bar
 from askew.cli.options import USUAL
-from askew.clustering.alternating import cluster_from_euclidean
+from askew.clustering.any_divergence import cluster_from_euclidean
 from askew.divergences import CATALOGUE
 from askew.encoders import Standardize
 from askew.estimators import DivergenceLearner

@@ -4,7 +4,7 @@ from askew.clustering.expectation import SoftClustering, soft_clusters
 from askew.clustering.kmeans import BregmanKMeans
 from askew.clustering.lloyd import Clustering, kmeans
 from askew.clustering.mixture import BregmanMixture
-from askew.clustering.starts import start_centres
+from askew.clustering.seeding import start_centres
 
 __all__ = [
     "BregmanKMeans",

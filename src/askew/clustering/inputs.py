@@ -1,9 +1,9 @@
-"""What comes into a clustering: tables, images, weights and parameters, checked the same way for all of them."""
+"""Convert and check what users pass to a clustering: tables, divergences, weights."""
 
 from __future__ import annotations
 
 from numbers import Real
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -13,53 +13,58 @@ from sklearn.utils.validation import _check_sample_weight
 from torch import Tensor, nn
 
 from askew import checks
-from askew.clustering.frame import check_inside
-from askew.divergences import CATALOGUE, Bregman, Divergence, make, split_encoder
+from askew.clustering.view import Weights, check_inside
+from askew.divergences import CATALOGUE, Bregman, Divergence, split_encoder
 from askew.encoders import as_floats, as_points, encode, for_numpy
-
-__all__ = [
-    "as_images",
-    "as_table",
-    "check_tolerance",
-    "checked_part",
-    "checked_weights",
-    "has_encoder",
-    "positive_only",
-]
 
 # What weights must be.
 WEIGHTS = "numbers of at least zero, and not all zero"
 
 
-def has_encoder(divergence: object, owner: str) -> bool:
-    """Return whether a divergence stands behind an encoder, which may take batches of anything."""
-    # The number of features matters for a name only.
-    return not isinstance(divergence, str) and split_encoder(divergence, 1, owner).encoder is not None
+class Input(NamedTuple):
+    """A table and how it is compared."""
+
+    table: NDArray[Any]
+    encoder: nn.Module | None
+    divergence: Bregman
+    embeddings: Tensor
+
+
+def convert(X: ArrayLike, divergence: object, owner: str, dual: bool = False, progress: bool | None = None) -> Input:
+    """Return the table of X, the encoder and the Bregman divergence of what was given as divergence, and embeddings."""
+    # An encoder takes batches of any shape; the number of features matters only for a name, which has no encoder.
+    encoded = not isinstance(divergence, str) and split_encoder(divergence, 1, owner).encoder is not None
+    table = as_table(X, encoded, owner)
+    encoder, inner = split_encoder(divergence, table.shape[1], owner)
+    bregman = to_bregman(inner, owner)
+    return Input(table, encoder, bregman, embed(table, encoder, bregman, owner, dual=dual, progress=progress))
+
+
+def to_bregman(divergence: Divergence, owner: str) -> Bregman:
+    """Return the Bregman divergence that equals the given one; raise if there is none."""
+    bregman = divergence.as_bregman()
+    if bregman is None:
+        must = "a Bregman divergence, such as 'euclidean', 'kl' or one that learners make with 'nbd' or 'mahalanobis'"
+        hint = "The mean of a cluster is its best centre for these only."
+        while (inner := divergence.inner) is not None and inner.as_bregman() is None:
+            divergence = inner  # name the one that is to blame
+        ranking = divergence.ranks_like()
+        if inner is not None and ranking is not None and ranking.swapped:
+            hint = "Give the divergence inside of it with dual=True."
+        raise TypeError(checks.message(f"divergence of {owner}", must, type(divergence).__name__, hint))
+    return bregman
 
 
 def positive_only(divergence: object) -> bool:
     """Return whether points must not be negative, as scikit-learn asks before it tests an estimator."""
-    # A learned one is not made: its weights would take random numbers from the user's generator.
-    if isinstance(divergence, str) and divergence in CATALOGUE and not CATALOGUE[divergence].learned:
-        divergence = make(divergence, 1)
-    return isinstance(divergence, Divergence) and divergence.domain.lower >= 0
+    domain = getattr(CATALOGUE.get(divergence) if isinstance(divergence, str) else divergence, "domain", None)
+    return domain is not None and domain.lower >= 0
 
 
 def as_table(X: ArrayLike, encoded: bool, owner: str, name: str = "X", finite: bool = True) -> NDArray[Any]:
     """Return a table of floats after scikit-learn's checks.
 
-    For an encoder it may have any number of dimensions, and integers stay what they are: they may be tokens.
-
-    Parameters
-    ----------
-    X
-        What a user gives.
-    encoded
-        Whether it is for an encoder.
-    owner, name
-        Who asks, and for what, for errors.
-    finite
-        Whether to look for NaN and infinity.
+    For an encoder (``encoded``) it may have any number of dimensions, and integers stay integers: they may be tokens.
     """
     array: NDArray[Any]
     whole = for_numpy(X, f"{name} of {owner}")
@@ -84,7 +89,7 @@ def as_table(X: ArrayLike, encoded: bool, owner: str, name: str = "X", finite: b
     return array
 
 
-def as_images(
+def embed(
     array: NDArray[Any],
     encoder: nn.Module | None,
     divergence: Bregman,
@@ -93,46 +98,32 @@ def as_images(
     dual: bool = False,
     progress: bool | None = None,
 ) -> Tensor:
-    """Return what the divergence compares, inside of its domain: ``(n, dim)``, in float32 or float64."""
-    images = as_floats(encode(encoder, as_points(array), progress), None)
-    if images.dtype not in (torch.float32, torch.float64):
-        images = images.float()
-    name = name if encoder is None else f"the images of {name}"
-    if images.ndim != 2 or images.shape[1] != divergence.dim:
+    """Return the embeddings of a table, inside the domain of the divergence: ``(n, dim)``, float32 or float64."""
+    embeddings = as_floats(encode(encoder, as_points(array), progress), None)
+    if embeddings.dtype not in (torch.float32, torch.float64):
+        embeddings = embeddings.float()
+    name = name if encoder is None else f"the embeddings of {name}"
+    if embeddings.ndim != 2 or embeddings.shape[1] != divergence.dim:
         must = f"of shape (n, {divergence.dim}), as the divergence takes them"
-        raise ValueError(checks.message(f"{name} of {owner}", must, tuple(images.shape)))
-    check_inside(images, divergence, dual, name, owner)
-    return images
+        raise ValueError(checks.message(f"{name} of {owner}", must, tuple(embeddings.shape)))
+    check_inside(embeddings, divergence, dual, name, owner)
+    return embeddings
 
 
-def checked_weights(sample_weight: ArrayLike | None, array: NDArray[Any], owner: str) -> NDArray[np.float64] | None:
+def checked_weights(sample_weight: ArrayLike | None, array: NDArray[Any], owner: str) -> Weights | None:
     """Return the weights of points, ``(n,)``, not negative and not all zero; None where all are one."""
     if sample_weight is None:
         return None
     whole = for_numpy(sample_weight, f"sample_weight of {owner}")
-    weights: NDArray[np.float64] = _check_sample_weight(whole, array, dtype=np.float64)
-    _check_not_negative(weights, owner)
+    weights: Weights = _check_sample_weight(whole, array, dtype=np.float64)
+    check_not_negative(weights, owner)
     if not weights.any():
         raise ValueError(checks.message(f"sample_weight of {owner}", WEIGHTS, "zeros only"))
     return weights
 
 
-def checked_part(sample_weight: ArrayLike, rows: int, owner: str) -> NDArray[np.float64]:
-    """Return the weights of one block of some rows, ``(rows,)``, not negative; here all may be zero."""
-    what = f"sample_weight of {owner}"
-    whole = for_numpy(sample_weight, what)
-    weights: NDArray[np.float64] = check_array(
-        whole, dtype=np.float64, order="C", ensure_2d=False, ensure_min_samples=0, input_name="sample_weight"
-    )
-    if weights.shape != (rows,):
-        must = f"in the blocks of X, one of which has {rows} rows"
-        hint = "Call compute_chunk_sizes() of dask arrays first."
-        raise ValueError(checks.message(what, must, f"a block of shape {weights.shape}", hint))
-    _check_not_negative(weights, owner)
-    return weights
-
-
-def _check_not_negative(weights: NDArray[np.float64], owner: str) -> None:
+def check_not_negative(weights: Weights, owner: str) -> None:
+    """Raise if a weight is negative."""
     least = weights.min(initial=0)
     if least < 0:
         raise ValueError(checks.message(f"sample_weight of {owner}", WEIGHTS, f"a least one of {least:g}"))

@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import warnings
 from collections.abc import Callable
+from types import ModuleType
 from typing import Any, ClassVar
 
 import numpy as np
@@ -19,28 +20,22 @@ from torch import Tensor, nn
 from askew import checks
 from askew._parallel import release_memory, slices
 from askew._progress import progress_bar
-from askew.clustering.blocks import Blocks, check_lazy, lazy_rows
-from askew.clustering.frame import Frame, as_bregman, check_inside, mean_row
-from askew.clustering.inputs import as_images, as_table, check_tolerance, checked_weights, has_encoder, positive_only
-from askew.clustering.lazy import Lens, best_of_runs, centred, encoded, lazy_objective, lazy_start
+from askew.clustering import inputs
 from askew.clustering.lloyd import Clustering, lloyd, nearest, total
-from askew.clustering.minibatch import absorb, minibatch, reseed
-from askew.clustering.starts import STARTS, choose_start
+from askew.clustering.minibatch import batch_step, minibatch, reassign
+from askew.clustering.seeding import SEEDINGS, init_centroids
+from askew.clustering.view import AffineView, Weights, check_inside, mean_row
 from askew.divergences import Bregman, split_encoder
 from askew.encoders import as_points, encode, for_numpy
 
-__all__ = ["BregmanKMeans"]
-
-# Runs from random starts by default; those that choose their points need one.
+# Default number of random starts; the other seedings need one.
 RANDOM_RUNS = 10
-# Starts of data that dask holds. One point after the other would be as many passes as clusters: both are k-means||.
-LAZY_STARTS = ("k-means++", "k-means||")
+# Seedings of Dask data. One point after the other would take as many passes as clusters: both are k-means||.
+DASK_SEEDINGS = ("k-means++", "k-means||")
 # Entries of a block of the matrix of divergences.
 BLOCK_ENTRIES = 1 << 20
-# Bytes of a batch from which on what was freed is given back after it, which then costs little beside the rest.
+# Bytes of a batch from which on freed memory is given back after it; that then costs little.
 LARGE_BATCH = 1 << 20
-
-Weights = NDArray[np.float64]
 
 
 class BregmanKMeans(ClassNamePrefixFeaturesOutMixin, TransformerMixin, ClusterMixin, BaseEstimator):  # type: ignore[misc]
@@ -49,46 +44,46 @@ class BregmanKMeans(ClassNamePrefixFeaturesOutMixin, TransformerMixin, ClusterMi
     .. math:: \min_{\mu, l} \sum_i w_i D(x_i, \mu_{l_i})
 
     Parameters and attributes are those of ``sklearn.cluster.KMeans``, and so are the results for the squared Euclidean
-    distance from the same start. The centre of a cluster is its mean, for every Bregman divergence. Use it where the
-    divergence says what near means: ``"kl"`` for counts and distributions, ``"itakura-saito"`` for spectra and
-    durations, or one that was learned from labels of other data. Each iteration costs one matrix product.
+    distance from the same start. The centre of a cluster is its mean for every Bregman divergence. Use it with a
+    divergence that fits the data: ``"kl"`` for counts and distributions, ``"itakura-saito"`` for spectra and durations,
+    or one that was learned from labels of other data. Each iteration costs one matrix product.
 
     Parameters
     ----------
     n_clusters
         Number of clusters.
     divergence
-        A name of :func:`askew.names` that needs no learning, a Bregman divergence (also behind an encoder, as
-        :class:`askew.Embedded`), or a fitted learner. Its weights are shared, not copied. Pipelines and searches clone
-        what they are given: hand in ``learner.model_`` there, as a clone of a learner is not fitted.
+        A name of :func:`askew.names` that needs no learning, a divergence that is Bregman (also behind an encoder, as
+        :class:`askew.Embedded`), or a fitted learner. Its weights are shared, not copied. Pipelines and grid searches
+        clone their parameters: pass ``learner.model_`` there, as the clone of a learner is not fitted.
     init
         ``"k-means++"``, ``"k-means||"``, ``"random-points"`` (or ``"random"``), ``"random-partition"``
         (:func:`askew.clustering.start_centres`); centres as an array of shape ``(n_clusters, dim)``; or a function of
-        X, ``n_clusters`` and ``random_state`` that returns such. Given centres are points as X has them: where there is
+        X, ``n_clusters`` and ``random_state`` that returns them. Given centres are points like those of X: if there is
         an encoder, they go through it.
     n_init
-        Number of starts, of which the one with the lowest objective is kept. ``"auto"`` means 10 if ``init`` is random
-        or a function, else 1.
+        Number of starts; the one with the lowest objective is kept. ``"auto"`` means 10 if ``init`` is random or a
+        function, else 1.
     max_iter
-        Number of iterations of each start at most.
+        Largest number of iterations of each start.
     tol
-        Stop when the squared distance that the centres move by is in sum at most this times the mean variance of the
-        features (of the images, behind an encoder).
+        Stop when the sum of the squared distances that the centres move is at most this times the mean variance of the
+        features (of the embeddings, behind an encoder).
     random_state
-        A seed makes the result repeatable.
+        A seed makes the result reproducible.
     batch_size
-        Points in a mini-batch, for tables so large that some passes over all points take too long. None means that
-        each iteration takes all points.
+        Points in a mini-batch, for tables so large that a few passes over all points take too long. None means that
+        each iteration uses all points.
     dual
         Whether the centre comes first, D(centre, point). Centres are then left centroids, (grad phi)^-1 of the mean
         gradient, and the gradients of all points are kept in memory.
     progress
-        Whether to show a bar; by default on a terminal only.
+        Whether to show a progress bar; by default on a terminal only.
 
     Attributes
     ----------
     cluster_centers_ : array of shape (n_clusters, dim)
-        The centres; behind an encoder, these are images.
+        The centres; behind an encoder, means of embeddings.
     labels_ : array of shape (n,)
         The cluster of each point.
     inertia_ : float
@@ -96,11 +91,11 @@ class BregmanKMeans(ClassNamePrefixFeaturesOutMixin, TransformerMixin, ClusterMi
     n_iter_ : int
         Number of iterations of the start that was kept; with mini-batches, of passes over as many points.
     counts_ : array of shape (n_clusters,)
-        The weight of the points of each cluster; :meth:`partial_fit` goes on from it.
+        The weight of the points of each cluster; :meth:`partial_fit` continues from it.
     divergence_ : Bregman
-        What compares points, or their images, with centres.
+        Compares points, or their embeddings, with centres.
     encoder_ : torch.nn.Module or None
-        What maps points to images.
+        Maps points to embeddings.
 
     References
     ----------
@@ -115,17 +110,10 @@ class BregmanKMeans(ClassNamePrefixFeaturesOutMixin, TransformerMixin, ClusterMi
     array([1, 1, 1, 1, 0, 0], dtype=int32)
     """
 
+    # What askew.save keeps; `_middle` is the centre of the affine view.
     _saved: ClassVar[tuple[str, ...]] = (
-        "cluster_centers_",
-        "labels_",
-        "inertia_",
-        "n_iter_",
-        "counts_",
-        "divergence_",
-        "encoder_",
-        "n_features_in_",
-        "feature_names_in_",
-        "_middle",
+        *("cluster_centers_", "labels_", "inertia_", "n_iter_", "counts_", "divergence_", "encoder_"),
+        *("n_features_in_", "feature_names_in_", "_middle"),
     )
 
     def __init__(
@@ -142,18 +130,12 @@ class BregmanKMeans(ClassNamePrefixFeaturesOutMixin, TransformerMixin, ClusterMi
         dual: bool = False,
         progress: bool | None = None,
     ) -> None:
-        self.n_clusters = n_clusters
-        self.divergence = divergence
-        self.init = init
-        self.n_init = n_init
-        self.max_iter = max_iter
-        self.tol = tol
-        self.random_state = random_state
-        self.batch_size = batch_size
-        self.dual = dual
+        self.n_clusters, self.divergence, self.dual = n_clusters, divergence, dual
+        self.init, self.n_init, self.random_state = init, n_init, random_state
+        self.max_iter, self.tol, self.batch_size = max_iter, tol, batch_size
         self.progress = progress
 
-    # ------------------------------------------------------------------ learning
+    # ------------------------------------------------------------------ fit
 
     @torch.no_grad()
     def fit(self, X: ArrayLike, y: object = None, sample_weight: ArrayLike | None = None) -> BregmanKMeans:
@@ -162,125 +144,84 @@ class BregmanKMeans(ClassNamePrefixFeaturesOutMixin, TransformerMixin, ClusterMi
         Parameters
         ----------
         X
-            ``(n, dim)``, or anything with n first that the encoder takes; integers, such as tokens, go into it as they
-            are. A dask array or data frame is clustered block by block where its blocks are; ``labels_`` are then a
-            dask array, and the start is by k-means||.
+            ``(n, dim)``, or any batch that the encoder takes, with n first; integers, such as tokens, reach it as they
+            are. A Dask array or data frame is clustered block by block where its blocks are; ``labels_`` is then a Dask
+            array, and the seeding is k-means||.
         y
-            Not used.
+            Ignored.
         sample_weight
-            Weights of the points, ``(n,)``; with dask's data, an array of dask's or in memory.
+            Weights of the points, ``(n,)``; for Dask data, a Dask array or an array in memory.
         """
         self._check_parameters()
         if checks.is_lazy(X):
-            return self._fit_lazy(X, sample_weight)
-        array, encoder, divergence, points = self._take(X)
-        weights = checked_weights(sample_weight, array, type(self).__name__)
+            return self._fit_dask(X, sample_weight)
+        owner = type(self).__name__
+        table, encoder, divergence, points = inputs.convert(X, self.divergence, owner, self.dual, self.progress)
+        weights = inputs.checked_weights(sample_weight, table, owner)
         self._check_count(len(points))
         random = check_random_state(self.random_state)
-        frame = Frame(points, divergence, weights, self.dual)
+        view = AffineView(points, divergence, weights, self.dual)
         tol = self.tol * _mean_variance(points, weights) if self.tol else 0.0
         runs = self._runs()
-        best: tuple[Clustering, Weights | None] | None = None
         with progress_bar(self.progress, runs * self.max_iter, "k-means") as move:
-            for run in range(runs):
-                centres = self._start(frame, X, encoder, random, weights)
 
-                def moved(iteration: int, run: int = run) -> None:
-                    move(run * self.max_iter + iteration)
+            def run(number: int) -> tuple[Clustering, Weights | None]:
+                def moved(iteration: int) -> None:
+                    move(number * self.max_iter + iteration)
 
-                found: tuple[Clustering, Weights | None]
+                centroids = self._start(view, X, encoder, random, weights)
                 if self.batch_size is None:
-                    found = lloyd(frame, centres, weights, self.max_iter, tol, moved), None
-                else:
-                    found = minibatch(frame, centres, weights, self.batch_size, random, self.max_iter, tol, moved)
-                if best is None or found[0].inertia < best[0].inertia:
-                    best = found
-        if best is None:  # there is at least one run
-            raise RuntimeError("no start was run")
-        result, counts = best
+                    return lloyd(view, centroids, weights, self.max_iter, tol, moved), None
+                return minibatch(view, centroids, weights, self.batch_size, random, self.max_iter, tol, moved)
+
+            result, counts = min(map(run, range(runs)), key=lambda run: run[0].inertia)
         labels = result.labels.numpy()
         if counts is None:
             counts = np.bincount(labels, weights, self.n_clusters).astype(np.float64)
         self._warn_of_few(labels)
-        self._keep(X, encoder, divergence, frame, result.centres, labels, result.inertia, counts)
-        self.n_iter_ = result.n_iter
+        validate_data(self, X, skip_check_array=True)  # number and names of features
+        self._keep(view, encoder, result.centres, labels, result.inertia, counts, result.n_iter)
         self.__dict__.pop("_random", None)
         return self
 
     @torch.no_grad()
     def partial_fit(self, X: ArrayLike, y: object = None, sample_weight: ArrayLike | None = None) -> BregmanKMeans:
-        """Move the centres by the points of one batch; the first batch also gives the first centres.
+        """Move the centres by the points of one batch; the first batch, of ``n_clusters`` points or more, gives them.
 
-        After :meth:`fit`, it goes on from what was found. ``labels_`` and ``inertia_`` are those of the batch.
-
-        Parameters
-        ----------
-        X
-            ``(n, dim)``; the first batch has at least as many points as clusters.
-        y
-            Not used.
-        sample_weight
-            Weights of the points, ``(n,)``.
+        After :meth:`fit`, it continues from its result. ``labels_`` and ``inertia_`` are those of the batch.
         """
         self._check_parameters()
-        X = for_numpy(X, f"X of {type(self).__name__}")
+        owner = type(self).__name__
+        X = for_numpy(X, f"X of {owner}")
         first = not hasattr(self, "cluster_centers_")
         if first:
-            array, encoder, divergence, points = self._take(X)
+            table, encoder, divergence, points = inputs.convert(X, self.divergence, owner, self.dual, self.progress)
         else:
-            array, points = self._again(X)
-            encoder, divergence = self.encoder_, self.divergence_
-        weights = checked_weights(sample_weight, array, type(self).__name__)
+            table, points = self._convert_again(X)
+            encoder = self.encoder_
+        weights = inputs.checked_weights(sample_weight, table, owner)
         random: np.random.RandomState = getattr(self, "_random", None) or check_random_state(self.random_state)
         if first:
             self._check_count(len(points))
-            frame = Frame(points, divergence, weights, self.dual)
-            centres = self._start(frame, X, encoder, random, weights)
+            view = AffineView(points, divergence, weights, self.dual)
+            centroids = self._start(view, X, encoder, random, weights)
             counts, steps = np.zeros(self.n_clusters), 0
         else:
-            frame = self._frame(points)
-            centres = torch.from_numpy(self.cluster_centers_).to(points.dtype)
+            view, centroids = self._view(points), self._centroids(points)
             counts, steps = self.counts_, self.n_iter_
-        absorbed = absorb(frame, centres, counts, weights)
+        result = batch_step(view, centroids, counts, weights)
         if not first:
-            absorbed = reseed(frame, absorbed, random)
-        labels = nearest(frame, absorbed.centres)
-        inertia = total(frame.to_centres(absorbed.centres, labels), weights)
-        names = X if first else None
-        self._keep(names, encoder, divergence, frame, absorbed.centres, labels, inertia, absorbed.counts)
-        self.n_iter_, self._random = steps + 1, random
-        if points.nbytes > LARGE_BATCH:  # a stream of batches is to take the memory of one
-            del frame, points, array
+            result = reassign(view, result, random)
+        labels = nearest(view, result.centroids)
+        inertia = total(view.divergences_to(result.centroids, labels), weights)
+        if first:
+            validate_data(self, X, skip_check_array=True)  # number and names of features
+        self._keep(view, encoder, result.centroids, labels, inertia, result.counts, steps + 1)
+        self._random = random
+        if points.nbytes > LARGE_BATCH:  # a stream of batches should take the memory of one
+            del view, points, table
             release_memory()
         return self
-
-    # ------------------------------------------------------------------ after fit
-
-    @torch.no_grad()
-    def predict(self, X: ArrayLike) -> NDArray[np.int32]:
-        """Return the number of the nearest centre of each point, ``(n,)``; of dask's data, when it is computed."""
-        if checks.is_lazy(X):
-            lazily: NDArray[np.int32] = lazy_rows(X, self._on_workers(X).predict, np.int32)
-            return lazily
-        _, points = self._again(X)
-        return nearest(self._frame(points), self._centres(points))
-
-    @torch.no_grad()
-    def transform(self, X: ArrayLike) -> NDArray[Any]:
-        """Return the divergence of each point to each centre (or, dual, from each centre), ``(n, n_clusters)``."""
-        if checks.is_lazy(X):
-            work = self._on_workers(X).transform
-            lazily: NDArray[Any] = lazy_rows(X, work, self.cluster_centers_.dtype, self.n_clusters)
-            return lazily
-        _, points = self._again(X)
-        centres = self._centres(points)
-        frame = self._frame(points)
-        like = Bregman(frame.potential, self.divergence_.pairwise_rtol)
-        result = points.new_empty(len(points), len(centres))
-        for part in slices(len(points), max(1, BLOCK_ENTRIES // len(centres))):
-            block = points[part]
-            result[part] = like.pairwise(centres, block).T if self.dual else like.pairwise(block, centres)
-        return result.numpy()
 
     def fit_transform(self, X: ArrayLike, y: object = None, sample_weight: ArrayLike | None = None) -> NDArray[Any]:
         """Cluster points and return their divergences to the centres, as ``fit(X).transform(X)``."""
@@ -291,65 +232,100 @@ class BregmanKMeans(ClassNamePrefixFeaturesOutMixin, TransformerMixin, ClusterMi
         labels: NDArray[np.int32] = self.fit(X, sample_weight=sample_weight).labels_
         return labels
 
+    # ------------------------------------------------------------------ after fit
+
+    @torch.no_grad()
+    def predict(self, X: ArrayLike) -> NDArray[np.int32]:
+        """Return the number of the nearest centre of each point, ``(n,)``; for Dask data, a Dask array."""
+        if checks.is_lazy(X):
+            labels: NDArray[np.int32] = self._map_rows(X, "predict", np.int32)
+            return labels
+        _, points = self._convert_again(X)
+        return nearest(self._view(points), self._centroids(points))
+
+    @torch.no_grad()
+    def transform(self, X: ArrayLike) -> NDArray[Any]:
+        """Return the divergence of each point to each centre (or, dual, from each centre), ``(n, n_clusters)``."""
+        if checks.is_lazy(X):
+            values: NDArray[Any] = self._map_rows(X, "transform", None, self.n_clusters)
+            return values
+        _, points = self._convert_again(X)
+        centroids = self._centroids(points)
+        like = Bregman(self._view(points).potential, self.divergence_.pairwise_rtol)
+        result = points.new_empty(len(points), len(centroids))
+        for part in slices(len(points), max(1, BLOCK_ENTRIES // len(centroids))):
+            block = points[part]
+            result[part] = like.pairwise(centroids, block).T if self.dual else like.pairwise(block, centroids)
+        return result.numpy()
+
     @torch.no_grad()
     def score(self, X: ArrayLike, y: object = None, sample_weight: ArrayLike | None = None) -> float:
         """Return minus the objective of points: the larger, the nearer they are to their centres."""
+        owner = type(self).__name__
         if checks.is_lazy(X):
-            self._check_lazy_again(X)
-            lens = Lens(self.encoder_, self.divergence_, self.dual, type(self).__name__, torch.from_numpy(self._middle))
-            return -lazy_objective(Blocks(X, sample_weight, lens.owner), lens, torch.from_numpy(self.cluster_centers_))
-        array, points = self._again(X)
-        weights = checked_weights(sample_weight, array, type(self).__name__)
-        frame, centres = self._frame(points), self._centres(points)
-        return -total(frame.to_centres(centres, nearest(frame, centres)), weights)
+            dask, centre = self._dask_after_fit(X), torch.from_numpy(self._middle)
+            context = dask.BlockContext(self.encoder_, self.divergence_, self.dual, owner, centre)
+            blocks = dask.Blocks(X, sample_weight, owner)
+            return -float(dask.objective(blocks, context, torch.from_numpy(self.cluster_centers_)))
+        table, points = self._convert_again(X)
+        weights = inputs.checked_weights(sample_weight, table, owner)
+        view, centroids = self._view(points), self._centroids(points)
+        return -total(view.divergences_to(centroids, nearest(view, centroids)), weights)
 
-    # ------------------------------------------------------------------ dask
+    # ------------------------------------------------------------------ Dask
 
-    def _fit_lazy(self, X: Any, sample_weight: Any) -> BregmanKMeans:
-        """Cluster what dask holds, block by block, wherever the blocks are."""
+    def _fit_dask(self, X: Any, sample_weight: Any) -> BregmanKMeans:
+        from askew.clustering import dask
+
         owner = type(self).__name__
         if self.batch_size is not None:
             raise ValueError(checks.message(f"batch_size of {owner}", "None for dask's data", self.batch_size))
         if isinstance(self.init, str):
-            checks.check_name(self.init, LAZY_STARTS, f"init of {owner} of dask's data")
-        blocks = Blocks(X, sample_weight, owner)
+            checks.check_name(self.init, DASK_SEEDINGS, f"init of {owner} of dask's data")
+        blocks = dask.Blocks(X, sample_weight, owner)
         encoder, divergence = split_encoder(self.divergence, blocks.columns, owner)
-        lens = Lens(encoder, as_bregman(divergence, owner), self.dual, owner)
-        blocks, lens = encoded(blocks, lens)
-        lens, middle, variance, count = centred(blocks, lens)
+        context = dask.BlockContext(encoder, inputs.to_bregman(divergence, owner), self.dual, owner)
+        blocks, context = blocks.embedded(context)
+        context, variance, count = dask.centred(blocks, context)
         self._check_count(count)
         random, runs = check_random_state(self.random_state), self._runs()
-
-        def start() -> Tensor:
-            """Return the first centres: those given, or by k-means||, which needs few passes over the data."""
-            if isinstance(self.init, str):
-                return lazy_start(blocks, lens, self.n_clusters, random)
-            return self._start(Frame(middle, lens.divergence, None, self.dual, middle), X, encoder, random, None)
-
+        view = context.view_of(context.centre)  # for what needs no points
         with progress_bar(self.progress, runs * self.max_iter, "k-means") as move:
-            found = best_of_runs(blocks, lens, start, runs, self.max_iter, self.tol * variance, move)
+
+            def run(number: int) -> Any:
+                if isinstance(self.init, str):
+                    centroids = dask.init_parallel(blocks, context, self.n_clusters, random)
+                else:
+                    centroids = self._start(view, X, encoder, random, None)
+
+                def moved(iteration: int) -> None:
+                    move(number * self.max_iter + iteration)
+
+                return dask.lloyd(blocks, context, centroids, self.max_iter, self.tol * variance, moved)
+
+            end, sums = min(map(run, range(runs)), key=lambda run: run[1].value)
         validate_data(self, _features(X), skip_check_array=True)  # number and names of features
-        self.encoder_, self.divergence_ = encoder, lens.divergence
-        self.cluster_centers_, self.n_iter_ = found.centres.numpy(), found.n_iter
-        self.inertia_, self.counts_ = float(found.sums.value), found.sums.weights
-        self._middle = middle.numpy()
+        self._keep(view, encoder, end.centroids, None, float(sums.value), sums.weights, end.n_iter)
         self.labels_ = self.predict(X)
         return self
 
-    def _check_lazy_again(self, X: Any) -> None:
-        """Raise unless dask's data are a table with the features of fit; nothing is computed."""
+    def _dask_after_fit(self, X: Any) -> ModuleType:
+        """Return the module that works on Dask data if X has the features of fit; nothing is computed."""
+        from askew.clustering import dask
+
         check_is_fitted(self, "cluster_centers_")
-        check_lazy(X, f"X of {type(self).__name__}")
+        dask.check_collection(X, f"X of {type(self).__name__}")
         validate_data(self, _features(X), reset=False, skip_check_array=True)
+        return dask
 
-    def _on_workers(self, X: Any) -> BregmanKMeans:
-        """Return a copy to send to workers, for such data: labels may be as large as those, and are not needed."""
-        self._check_lazy_again(X)
-        light = copy.copy(self)
-        light.__dict__.pop("labels_", None)
-        return light
+    def _map_rows(self, X: Any, method: str, dtype: Any, columns: int | None = None) -> Any:
+        """Return a Dask array of the results of a method for all rows."""
+        dask = self._dask_after_fit(X)
+        sent = copy.copy(self)
+        sent.__dict__.pop("labels_", None)  # they may be as large as the data
+        return dask.map_rows(X, getattr(sent, method), dtype or self.cluster_centers_.dtype, columns)
 
-    # ------------------------------------------------------------------ what comes in
+    # ------------------------------------------------------------------ parameters and input
 
     def _check_parameters(self) -> None:
         owner = type(self).__name__
@@ -357,44 +333,35 @@ class BregmanKMeans(ClassNamePrefixFeaturesOutMixin, TransformerMixin, ClusterMi
         checks.check_size(self.max_iter, f"max_iter of {owner}")
         if self.batch_size is not None:
             checks.check_size(self.batch_size, f"batch_size of {owner}")
-        check_tolerance(self.tol, owner)
+        inputs.check_tolerance(self.tol, owner)
         if isinstance(self.n_init, str):
             checks.check_name(self.n_init, ["auto"], f"n_init of {owner}, if not a number,")
         else:
             checks.check_size(self.n_init, f"n_init of {owner}")
         if isinstance(self.init, str):
-            checks.check_name(self.init, [*STARTS, "random"], f"init of {owner}")
+            checks.check_name(self.init, [*SEEDINGS, "random"], f"init of {owner}")
 
     def _runs(self) -> int:
         """Return the number of starts."""
         named = isinstance(self.init, str)
         given = not named and not callable(self.init)
         if self.n_init == "auto":
-            chosen = given or (named and str(self.init).startswith("k-means"))
-            return 1 if chosen else RANDOM_RUNS
+            return 1 if given or (named and str(self.init).startswith("k-means")) else RANDOM_RUNS
         if given and self.n_init != 1:
             text = "Centres were given as init of BregmanKMeans: one start is made instead of n_init={}."
             warnings.warn(text.format(self.n_init), RuntimeWarning, stacklevel=3)
             return 1
         return int(self.n_init)
 
-    def _take(self, X: ArrayLike) -> tuple[NDArray[Any], nn.Module | None, Bregman, Tensor]:
-        """Return what is fitted to: the table, the encoder, the divergence, the images."""
-        owner = type(self).__name__
-        array = as_table(X, has_encoder(self.divergence, owner), owner)
-        encoder, divergence = split_encoder(self.divergence, array.shape[1], owner)
-        bregman = as_bregman(divergence, owner)
-        return array, encoder, bregman, self._images(array, encoder, bregman)
-
-    def _images(self, array: NDArray[Any], encoder: nn.Module | None, divergence: Bregman) -> Tensor:
-        return as_images(array, encoder, divergence, type(self).__name__, dual=self.dual, progress=self.progress)
-
-    def _again(self, X: ArrayLike) -> tuple[NDArray[Any], Tensor]:
-        """Return a table after fit, and its images."""
+    def _convert_again(self, X: ArrayLike) -> tuple[NDArray[Any], Tensor]:
+        """Return the table of new data and its embeddings."""
         check_is_fitted(self, "cluster_centers_")
-        array = as_table(X, self.encoder_ is not None, type(self).__name__)
+        owner = type(self).__name__
+        table = inputs.as_table(X, self.encoder_ is not None, owner)
         validate_data(self, X, reset=False, skip_check_array=True)
-        return array, self._images(array, self.encoder_, self.divergence_)
+        return table, inputs.embed(
+            table, self.encoder_, self.divergence_, owner, dual=self.dual, progress=self.progress
+        )
 
     def _check_count(self, count: int) -> None:
         if count < self.n_clusters:
@@ -403,58 +370,55 @@ class BregmanKMeans(ClassNamePrefixFeaturesOutMixin, TransformerMixin, ClusterMi
 
     def _start(
         self,
-        frame: Frame,
+        view: AffineView,
         X: ArrayLike,
         encoder: nn.Module | None,
         random: np.random.RandomState,
         weights: Weights | None,
     ) -> Tensor:
-        """Return the first centres."""
+        """Return the first centroids."""
         if isinstance(self.init, str):
             name = "random-points" if self.init == "random" else self.init
-            return choose_start(frame, self.n_clusters, name, random, weights)
+            return init_centroids(view, self.n_clusters, name, random, weights)
         owner = type(self).__name__
         given = self.init(X, self.n_clusters, random_state=random) if callable(self.init) else self.init
-        array = as_table(given, encoder is not None, owner, "init")
-        centres = encode(encoder, as_points(array)).to(frame.dtype)
-        if centres.shape != (self.n_clusters, frame.points.shape[1]):
+        table = inputs.as_table(given, encoder is not None, owner, "init")
+        centroids = encode(encoder, as_points(table)).to(view.dtype)
+        if centroids.shape != (self.n_clusters, view.points.shape[1]):
             must = f"{self.n_clusters} centres, as n_clusters, with as many features as X"
-            raise ValueError(checks.message(f"init of {owner}", must, f"an array of shape {array.shape}"))
-        check_inside(centres, frame.divergence, False, "init", owner)
-        return frame.inside(centres)
+            raise ValueError(checks.message(f"init of {owner}", must, f"an array of shape {table.shape}"))
+        check_inside(centroids, view.divergence, False, "init", owner)
+        return view.inside(centroids)
 
-    # ------------------------------------------------------------------ what is kept
+    # ------------------------------------------------------------------ fitted state
 
     def _keep(
         self,
-        X: ArrayLike | None,
+        view: AffineView,
         encoder: nn.Module | None,
-        divergence: Bregman,
-        frame: Frame,
-        centres: Tensor,
-        labels: NDArray[np.int32],
+        centroids: Tensor,
+        labels: NDArray[np.int32] | None,
         inertia: float,
         counts: Weights,
+        n_iter: int,
     ) -> None:
-        """Set the attributes of a fitted clustering, after all that can fail."""
-        if X is not None:
-            validate_data(self, X, skip_check_array=True)  # number and names of features
-        self.encoder_, self.divergence_ = encoder, divergence
-        self.cluster_centers_, self.labels_ = centres.numpy(), labels
-        self.inertia_, self.counts_ = inertia, counts
-        self._middle = frame.middle.numpy()
+        """Set the fitted attributes, after everything that can fail."""
+        self.encoder_, self.divergence_ = encoder, view.divergence
+        self.cluster_centers_, self.labels_ = centroids.numpy(), labels
+        self.inertia_, self.counts_, self.n_iter_ = inertia, counts, n_iter
+        self._middle = view.centre.numpy()
 
-    def _frame(self, points: Tensor) -> Frame:
-        """Return new points as seen in fit: from its middle, so that rounding is the same, too."""
-        return Frame(points, self.divergence_, None, self.dual, torch.from_numpy(self._middle))
+    def _view(self, points: Tensor) -> AffineView:
+        """Return new points as seen in fit: from the same centre, so that rounding is the same."""
+        return AffineView(points, self.divergence_, None, self.dual, torch.from_numpy(self._middle))
 
-    def _centres(self, points: Tensor) -> Tensor:
+    def _centroids(self, points: Tensor) -> Tensor:
         return torch.from_numpy(self.cluster_centers_).to(points.dtype)
 
     def _warn_of_few(self, labels: NDArray[np.int32]) -> None:
-        found = len(np.unique(labels))
-        if found < self.n_clusters:
-            text = f"{found} clusters have points, fewer than n_clusters={self.n_clusters}. X may have equal rows."
+        used = len(np.unique(labels))
+        if used < self.n_clusters:
+            text = f"{used} clusters have points, fewer than n_clusters={self.n_clusters}. X may have equal rows."
             warnings.warn(text, ConvergenceWarning, stacklevel=3)
 
     @property
@@ -464,12 +428,12 @@ class BregmanKMeans(ClassNamePrefixFeaturesOutMixin, TransformerMixin, ClusterMi
     def __sklearn_tags__(self) -> Any:
         tags = super().__sklearn_tags__()
         tags.transformer_tags.preserves_dtype = ["float64", "float32"]
-        tags.input_tags.positive_only = positive_only(self.divergence)
+        tags.input_tags.positive_only = inputs.positive_only(self.divergence)
         return tags
 
 
 def _features(X: Any) -> Any:
-    """Return what has the number and the names of the features of dask's data: of a data frame, one without rows."""
+    """Return an object with the number and names of the features of a Dask collection: the empty meta frame."""
     return X._meta if hasattr(X, "to_dask_array") else X
 
 

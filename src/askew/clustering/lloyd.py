@@ -11,43 +11,27 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from askew import checks
-from askew.clustering.frame import Frame, Planes, check_inside
-from askew.clustering.scanning import Scan, Sums
+from askew.clustering.scan import Scan, Sums
+from askew.clustering.view import AffineCentroids, AffineView, Weights, check_inside
 from askew.divergences import Bregman
 from askew.encoders import as_points
 
-__all__ = ["Clustering", "check_points_and_weights", "finite_planes", "kmeans", "lloyd", "nearest", "total"]
-
-# Iterations without progress after which it is rounding alone that moves labels.
+# Iterations without progress after which only rounding moves labels.
 STRIKES = 2
 # A cluster that a re-seeding leaves with less than this share of a weight is empty: the rest is rounding.
 EMPTY_SHARE = 1e-9
-# What rounding may leave of the objective as a sum; below it, it is computed point by point.
+# Relative error that rounding may leave in the objective as a sum; above it, it is computed point by point.
 OBJECTIVE_RTOL = 1e-5
 
 
 class Clustering(NamedTuple):
-    """A hard clustering.
-
-    Attributes
-    ----------
-    labels : Tensor
-        Number of the cluster of each point, ``(n,)``, int32.
-    centres : Tensor
-        ``(k, dim)``.
-    inertia : float
-        The objective: the weighted sum of the divergences between points and their centres.
-    n_iter : int
-        Number of iterations.
-    converged : bool
-        Whether it stopped by itself, not at ``max_iter``.
-    """
+    """A hard clustering: labels ``(n,)`` (int32) and centres ``(k, dim)``, and how it was found."""
 
     labels: Tensor
     centres: Tensor
-    inertia: float
+    inertia: float  # the objective: the weighted sum of the divergences between points and their centres
     n_iter: int
-    converged: bool
+    converged: bool  # whether it stopped before max_iter
 
 
 def kmeans(
@@ -63,55 +47,40 @@ def kmeans(
 
     .. math:: \min_{\mu, l} \sum_i w_i D(x_i, \mu_{l_i}) \qquad (\text{or } D(\mu_{l_i}, x_i) \text{ with } dual)
 
-    In turn each point goes to its nearest centre, and each centre to where it is best: the mean of its points or,
-    with ``dual``, the point whose gradient is the mean gradient. The objective never increases. An iteration is one
-    matrix product, whatever the potential (:mod:`askew.clustering.frame`), so that a learned network costs what the
-    squared Euclidean distance costs. A cluster without points moves to the point that is farthest from its centre.
+    Each point goes to its nearest centre, then each centre to where it is best: the mean of its points or, with
+    ``dual``, the point whose gradient is the mean gradient. The objective never increases. An iteration is one matrix
+    product whatever the potential (:mod:`askew.clustering.view`), so a learned network costs as much as the squared
+    Euclidean distance. A cluster without points moves to the point that is farthest from its centre.
 
-    :class:`askew.BregmanKMeans` adds starts, restarts, encoders and mini-batches.
+    :class:`askew.BregmanKMeans` adds seeding, restarts, encoders and mini-batches.
 
     Parameters
     ----------
-    points
-        ``(n, dim)``, float32 or float64, in main memory.
+    points, weights
+        ``(n, dim)``, float32 or float64, in main memory; their weights, ``(n,)``.
     centres
         First centres, ``(k, dim)``.
     divergence
-        A Bregman divergence; in another dtype than the points, a copy of it is used.
-    weights
-        Weights of the points, ``(n,)``.
-    max_iter
-        Number of iterations at most.
-    tol
-        Stop when the squared distance that the centres have moved by is at most this in sum. Labels that do not
-        change stop it in any case.
+        A Bregman divergence; copied if it has another dtype than the points.
+    max_iter, tol
+        Stop after so many iterations, or when the sum of the squared distances that the centres move is at most
+        ``tol``. Labels that do not change stop it in any case.
     dual
         Whether centres come first, as left centroids. This keeps the gradients of all points.
-
-    References
-    ----------
-    Banerjee, Merugu, Dhillon, Ghosh: Clustering with Bregman divergences. JMLR 6, 2005.
 
     Examples
     --------
     >>> from askew.potentials import Burg
     >>> points = torch.tensor([[1.0], [2.0], [100.0], [200.0]])
-    >>> found = kmeans(points, points[:2], Bregman(Burg(1)))
-    >>> found.labels.tolist(), found.centres.flatten().tolist()
+    >>> clustering = kmeans(points, points[:2], Bregman(Burg(1)))
+    >>> clustering.labels.tolist(), clustering.centres.flatten().tolist()
     ([0, 0, 1, 1], [1.5, 150.0])
     """
-    if not isinstance(divergence, Bregman):
-        must = "an askew.Bregman divergence"
-        raise TypeError(checks.message("divergence of kmeans", must, type(divergence).__name__))
     array = check_points_and_weights(points, divergence, weights, dual, "kmeans")
-    if (
-        not isinstance(centres, Tensor)
-        or centres.ndim != 2
-        or centres.shape[1:] != points.shape[1:]
-        or not len(centres)
-    ):
+    dim = points.shape[1]
+    if not isinstance(centres, Tensor) or centres.ndim != 2 or centres.shape[1] != dim or not len(centres):
         got = tuple(centres.shape) if isinstance(centres, Tensor) else type(centres).__name__
-        raise ValueError(checks.message("centres of kmeans", f"a tensor of shape (k, {points.shape[1]})", got))
+        raise ValueError(checks.message("centres of kmeans", f"a tensor of shape (k, {dim})", got))
     centres = centres.detach().to(points.dtype)
     if len(centres) > len(points):
         must = f"at most as many as points, {len(points)}"
@@ -120,142 +89,154 @@ def kmeans(
     checks.check_size(max_iter, "max_iter of kmeans")
     if not tol >= 0:
         raise ValueError(checks.message("tol of kmeans", "a number of at least 0", repr(tol)))
-    return lloyd(Frame(points.detach(), divergence, array, dual), centres, array, max_iter, tol)
+    return lloyd(AffineView(points.detach(), divergence, array, dual), centres, array, max_iter, tol)
 
 
 def check_points_and_weights(
-    points: Tensor, divergence: Bregman, weights: Tensor | None, dual: bool, owner: str
-) -> NDArray[np.float64] | None:
-    """Return the weights as float64 if points and weights can be clustered."""
+    points: Tensor, divergence: object, weights: Tensor | None, dual: bool, owner: str
+) -> Weights | None:
+    """Return the weights as float64 if points and weights can be clustered with the divergence."""
+    if not isinstance(divergence, Bregman):
+        must, got = "an askew.Bregman divergence", type(divergence).__name__
+        raise TypeError(checks.message(f"divergence of {owner}", must, got))
     checks.check_points(points, divergence.dim, "points", owner)
     if points.ndim != 2 or not len(points):
         raise ValueError(checks.message(f"points of {owner}", "of shape (n, dim) with n > 0", tuple(points.shape)))
     if points.device.type != "cpu":
         raise ValueError(checks.message(f"points of {owner}", "in main memory", points.device, "Take points.cpu()."))
     if points.dtype == torch.bfloat16:
-        raise TypeError(
-            checks.message(f"points of {owner}", "float32 or float64", points.dtype, "Take points.float().")
-        )
+        hint = "Take points.float()."
+        raise TypeError(checks.message(f"points of {owner}", "float32 or float64", points.dtype, hint))
     check_inside(points, divergence, dual, "points", owner)
     if weights is None:
         return None
     if not isinstance(weights, Tensor) or weights.shape != points.shape[:1]:
         got = tuple(weights.shape) if isinstance(weights, Tensor) else type(weights).__name__
         raise ValueError(checks.message(f"weights of {owner}", f"a tensor of shape ({len(points)},)", got))
-    array: NDArray[np.float64] = weights.detach().to("cpu", torch.float64).numpy()
-    if not (np.isfinite(array).all() and (array >= 0).all() and array.any()):
+    array: Weights = weights.detach().to("cpu", torch.float64).numpy()
+    bad = array[~(np.isfinite(array) & (array >= 0))]
+    if bad.size or not array.any():
         must = "finite and not negative, and not all 0"
-        bad = array[~(np.isfinite(array) & (array >= 0))]
         raise ValueError(checks.message(f"weights of {owner}", must, bad[0] if bad.size else "zeros"))
     return array
 
 
+class Descent(NamedTuple):
+    """Where Lloyd's algorithm has arrived."""
+
+    centroids: Tensor
+    affine: AffineCentroids
+    sums: Sums  # of the last assignment
+    n_iter: int
+    settled: bool  # labels have not changed, so neither have centroids
+    converged: bool
+
+
+def descend(
+    view: AffineView,
+    centroids: Tensor,
+    assign: Callable[[Tensor, AffineCentroids], tuple[Sums, bool]],
+    max_iter: int,
+    tol: float,
+    moved: Callable[[int], object],
+) -> Descent:
+    """Alternate assignment and update, wherever the points are.
+
+    ``assign`` returns the sums of the clusters, and whether no label has changed; ``moved`` is called after each
+    iteration.
+    """
+    affine = view.affine(centroids).check_finite(view.dtype)
+    lowest, strikes = np.inf, 0
+    for iteration in range(1, max_iter + 1):
+        sums, settled = assign(centroids, affine)
+        means = torch.from_numpy(sums.means())
+        last = centroids
+        centroids, affine = view.update_centroids(means, last)
+        affine.check_finite(view.dtype)
+        moved(iteration)
+        # The objective, up to a constant of the points: no point has to be evaluated.
+        features = means - torch.from_numpy(view.shift)
+        value = float((affine.at(features) * torch.from_numpy(sums.weights)).sum())
+        strikes = 0 if value < lowest else strikes + 1
+        lowest = min(lowest, value)
+        shift = float((centroids.double() - last.double()).square().sum())
+        converged = settled or shift <= tol or strikes == STRIKES
+        if converged:
+            break
+    return Descent(centroids, affine, sums, iteration, settled, converged)
+
+
 def lloyd(
-    frame: Frame,
-    centres: Tensor,
-    weights: NDArray[np.float64] | None,
+    view: AffineView,
+    centroids: Tensor,
+    weights: Weights | None,
     max_iter: int,
     tol: float,
     moved: Callable[[int], object] = lambda iteration: None,
 ) -> Clustering:
-    """Run Lloyd's algorithm on checked points; ``moved`` is called after each iteration."""
-    n, k = frame.rows.shape[0], centres.shape[0]
-    labels = np.full(n, -1, np.int32)
-    planes = finite_planes(frame, centres)
-    least, strikes = np.inf, 0
-    settled = converged = False
-    with Scan(frame, k, weights) as scan:
-        for iteration in range(1, max_iter + 1):
-            sums = scan.assign_and_sum(planes, labels)
-            reseeded = _reseed(frame, centres, labels, weights, sums)
-            means = torch.from_numpy(_means(sums))
-            last = centres
-            centres, planes = frame.best(means, last)
-            finite_planes(frame, centres, planes)
-            moved(iteration)
-            # Labels that stay have centres that stay.
-            settled = sums.changed == 0 and not reseeded
-            # The objective, up to what does not depend on centres.
-            features = means - torch.from_numpy(frame.shift)
-            value = float((planes.at(features) * torch.from_numpy(sums.weights)).sum())
-            strikes = 0 if value < least else strikes + 1
-            least = min(least, value)
-            shift = float((centres.double() - last.double()).square().sum())
-            converged = settled or shift <= tol or strikes == STRIKES
-            if converged:
-                break
-        if not settled:
-            sums = scan.assign_and_sum(planes, labels)
-    inertia = _objective(frame, centres, planes, labels, weights, sums)
-    return Clustering(torch.from_numpy(labels), centres, inertia, iteration, converged)
+    """Run Lloyd's algorithm on checked points in memory."""
+    labels = np.full(view.rows.shape[0], -1, np.int32)
+    with Scan(view, centroids.shape[0], weights) as scan:
+
+        def assign(centroids: Tensor, affine: AffineCentroids) -> tuple[Sums, bool]:
+            sums = scan.assign_and_sum(affine, labels)
+            reseeded = _reseed(view, centroids, labels, weights, sums)
+            return sums, sums.changed == 0 and not reseeded
+
+        end = descend(view, centroids, assign, max_iter, tol, moved)
+        sums = end.sums if end.settled else scan.assign_and_sum(end.affine, labels)
+    inertia = _objective(view, end, labels, weights, sums)
+    return Clustering(torch.from_numpy(labels), end.centroids, inertia, end.n_iter, end.converged)
 
 
-def total(values: Tensor, weights: NDArray[np.float64] | None) -> float:
+def total(values: Tensor, weights: Weights | None) -> float:
     """Return the weighted sum of the divergences of points, in float64."""
     if weights is None:
         return float(values.double().sum())
-    own = as_points(weights)  # which may be read-only
+    weight = as_points(weights)  # which may be read-only
     # A point without weight counts for nothing, even one that is infinitely far.
-    return float(torch.where(own == 0, 0, values.double()) @ own)
+    return float(torch.where(weight == 0, 0, values.double()) @ weight)
 
 
-def _objective(
-    frame: Frame,
-    centres: Tensor,
-    planes: Planes,
-    labels: NDArray[np.int32],
-    weights: NDArray[np.float64] | None,
-    sums: Sums,
-) -> float:
-    """Return the objective: the constants of the points, which all starts share, plus the planes at the sums.
-
-    Where that would cancel, each point is evaluated against its own centre instead.
-    """
-    constant = total(frame.own, weights)
-    features = torch.from_numpy(sums.rows - sums.weights[:, None] * frame.shift.astype(np.float64))
-    rest = planes.offsets @ torch.from_numpy(sums.weights) - (planes.slopes * features).sum()
+def _objective(view: AffineView, end: Descent, labels: NDArray[np.int32], weights: Weights | None, sums: Sums) -> float:
+    """Return the objective as a sum over clusters or, where that would cancel, over points."""
+    constant = total(view.base, weights)
+    features = torch.from_numpy(sums.rows - sums.weights[:, None] * view.shift.astype(np.float64))
+    rest = end.affine.offsets @ torch.from_numpy(sums.weights) - (end.affine.slopes * features).sum()
     value = constant + float(rest)
-    if value * OBJECTIVE_RTOL > torch.finfo(frame.dtype).eps * constant:
+    if value * OBJECTIVE_RTOL > torch.finfo(view.dtype).eps * constant:
         return value
-    return total(frame.to_centres(centres, labels), weights)
+    return total(view.divergences_to(end.centroids, labels), weights)
 
 
-def nearest(frame: Frame, centres: Tensor) -> NDArray[np.int32]:
-    """Return the number of the nearest centre of each point, ``(n,)``."""
-    labels = np.full(frame.rows.shape[0], -1, np.int32)
-    with Scan(frame, centres.shape[0]) as scan:
-        scan.assign(finite_planes(frame, centres), labels)
+def nearest(view: AffineView, centroids: Tensor) -> NDArray[np.int32]:
+    """Return the number of the nearest centroid of each point, ``(n,)``."""
+    labels = np.full(view.rows.shape[0], -1, np.int32)
+    with Scan(view, centroids.shape[0]) as scan:
+        scan.assign(view.affine(centroids).check_finite(view.dtype), labels)
     return labels
 
 
-def _means(sums: Sums) -> NDArray[np.float64]:
-    """Return the mean row of each cluster; one that is empty all the same gets that of the largest."""
-    weights = np.where(sums.weights > 0, sums.weights, 1)
-    means = sums.rows / weights[:, None]
-    means[sums.weights == 0] = means[sums.weights.argmax()]
-    return np.asarray(means)
-
-
 def _reseed(
-    frame: Frame, centres: Tensor, labels: NDArray[np.int32], weights: NDArray[np.float64] | None, sums: Sums
+    view: AffineView, centroids: Tensor, labels: NDArray[np.int32], weights: Weights | None, sums: Sums
 ) -> bool:
-    """Give each cluster without points one of those that are farthest from their centres; change the sums to that.
+    """Give each cluster without points one of the points that are farthest from their centroids; update the sums.
 
-    The objective falls by it: such a point has its own centre, and the mean of the others is better for them.
+    This lowers the objective: the point becomes a centroid, and the mean of the others is better for them.
     """
     empty = np.flatnonzero(sums.weights == 0)
     if empty.size == 0:
         return False
-    far = frame.to_centres(centres, labels).numpy()
+    far = view.divergences_to(centroids, labels).numpy()
     if weights is not None:
         far[weights == 0] = 0
     farthest = np.argpartition(far, -empty.size)[: -empty.size - 1 : -1]
     reseeded = False
     for cluster, point in zip(empty, farthest, strict=True):
-        if far[point] <= 0:  # fewer different points than clusters
+        if far[point] <= 0:  # fewer distinct points than clusters
             continue
         weight = 1.0 if weights is None else weights[point]
-        row = weight * frame.rows[point].astype(np.float64)
+        row = weight * view.rows[point].astype(np.float64)
         before = labels[point]
         sums.rows[before] -= row
         sums.weights[before] -= weight
@@ -264,16 +245,3 @@ def _reseed(
         sums.rows[cluster], sums.weights[cluster] = row, weight
         reseeded = True
     return reseeded
-
-
-def finite_planes(frame: Frame, centres: Tensor, planes: Planes | None = None) -> Planes:
-    """Return the planes of centres; raise if the dtype of the points cannot hold them."""
-    planes = frame.planes(centres) if planes is None else planes
-    if not all(torch.isfinite(part.to(frame.dtype)).all() for part in planes):
-        hint = "Bring the features to a smaller scale first, or start at other centres."
-        raise ValueError(
-            checks.message(
-                "the divergence between the centres of clusters and their mean", "finite", "inf or nan", hint
-            )
-        )
-    return planes

@@ -9,7 +9,7 @@ from typing import Any
 
 import torch
 
-from askew.clustering.alternating import cluster
+from askew.clustering.any_divergence import cluster
 from askew.divergences import Divergence, make
 from askew.losses import AllTriplets, Listwise
 from askew.metrics import purity, rand

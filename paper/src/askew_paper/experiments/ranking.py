@@ -13,7 +13,7 @@ from sklearn.model_selection import train_test_split
 from torch import Tensor
 
 from askew import metrics
-from askew.clustering.alternating import cluster_from_euclidean
+from askew.clustering.any_divergence import cluster_from_euclidean
 from askew.divergences import Divergence, split_encoder
 from askew.encoders import Standardize, encode
 from askew.estimators import DivergenceLearner

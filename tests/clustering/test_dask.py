@@ -12,7 +12,7 @@ import pytest
 import torch
 
 import askew
-from askew.clustering import lazy
+from askew.clustering import dask as blockwise
 from askew.encoders import MLP
 
 da = pytest.importorskip("dask.array", reason='dask is not installed: pip install "askew[dask]"')
@@ -99,13 +99,13 @@ def test_data_frames() -> None:
 
 def test_no_task_sees_more_than_a_block(monkeypatch: pytest.MonkeyPatch) -> None:
     seen: list[int] = []
-    frame = lazy.Lens.frame
+    view = blockwise.BlockContext.view
 
-    def watched(lens: lazy.Lens, block: np.ndarray) -> object:
+    def watched(context: blockwise.BlockContext, block: np.ndarray) -> object:
         seen.append(len(block))
-        return frame(lens, block)
+        return view(context, block)
 
-    monkeypatch.setattr(lazy.Lens, "frame", watched)
+    monkeypatch.setattr(blockwise.BlockContext, "view", watched)
     askew.BregmanKMeans(4, random_state=0, max_iter=3).fit(da.from_array(points(), chunks=(50, 3)))
     assert max(seen) == 50
 
@@ -235,6 +235,36 @@ def test_columns_of_data_frames() -> None:
         ):
             call(X.to_dask_array()[:, :2])
     assert not hasattr(found.fit(X.to_dask_array()), "feature_names_in_")
+
+
+@pytest.mark.parametrize("scheduler", ["synchronous", "threads"])
+@pytest.mark.parametrize("encoded", [False, True])
+def test_the_first_bad_entry_is_named_whichever_block_is_first_in_time(encoded: bool, scheduler: str) -> None:
+    """Tasks have random keys, by which Dask orders them; threads add the order of time."""
+    X = points(40)
+    X[[3, 17, 30], [1, 0, 2]] = np.nan
+    torch.manual_seed(0)
+    model = askew.Embedded(torch.nn.Identity(), askew.NeuralBregman(3)).double() if encoded else "euclidean"
+    name = "the embeddings of X" if encoded else "X"
+    with dask.config.set(scheduler=scheduler):
+        for _ in range(6):
+            with pytest.raises(ValueError, match=rf"{name} of BregmanKMeans must be finite. Got {name}\[3, 1\] = nan"):
+                askew.BregmanKMeans(2, divergence=model).fit(da.from_array(X, chunks=(10, 3)))
+
+
+def test_bad_entries_of_later_blocks_say_where_the_block_begins() -> None:
+    dd = pytest.importorskip("dask.dataframe")
+    import pandas
+
+    X, weights = points(40), np.ones(40)
+    X[[27, 35], 1] = np.nan
+    weights[[14, 33]] = -1
+    words = r"Got X\[7, 1\] = nan instead\..* Rows are counted from row 20, where block 2 begins\."
+    for lazily in (da.from_array(X, chunks=(10, 3)), dd.from_pandas(pandas.DataFrame(X), npartitions=4)):
+        with pytest.raises(ValueError, match=words):
+            askew.BregmanKMeans(2).fit(lazily)
+    with pytest.raises(ValueError, match=r"sample_weight .* a least one of -1 .* from row 10, where block 1 begins"):
+        askew.BregmanKMeans(2).fit(da.from_array(points(40), chunks=(10, 3)), sample_weight=weights)
 
 
 def test_nothing_to_score() -> None:

@@ -9,8 +9,8 @@ from members import Case, build, random_points
 from torch import Tensor
 
 from askew.clustering import kmeans, start_centres
-from askew.clustering.frame import as_bregman
-from askew.clustering.starts import STARTS
+from askew.clustering.inputs import to_bregman
+from askew.clustering.seeding import SEEDINGS
 from askew.divergences import Bregman
 from askew.potentials import Burg, NegativeEntropy, Quadratic
 
@@ -26,11 +26,11 @@ def start(points: Tensor, k: int, divergence: Bregman, method: str, seed: int = 
 
 
 @pytest.mark.parametrize("dual", [False, True], ids=["right", "left"])
-@pytest.mark.parametrize("method", STARTS)
+@pytest.mark.parametrize("method", SEEDINGS)
 @pytest.mark.parametrize("name", NAMES)
 def test_every_method_for_every_divergence(name: str, method: str, dual: bool) -> None:
     case = Case(name, "plain", name == "nbd")
-    divergence = as_bregman(build(case), "test")
+    divergence = to_bregman(build(case), "test")
     points = random_points(case, 60)
     centres = start(points, 7, divergence, method, dual=dual)
     assert centres.shape == (7, points.shape[1])
@@ -86,7 +86,7 @@ def test_points_of_no_weight_are_not_drawn(method: str) -> None:
         assert all((centre == points[:10]).all(1).any() for centre in centres)
 
 
-@pytest.mark.parametrize("method", STARTS)
+@pytest.mark.parametrize("method", SEEDINGS)
 def test_fewer_different_or_heavy_points_than_centres(method: str) -> None:
     points = torch.tensor([[1.0], [2.0]], dtype=torch.float64).repeat(4, 1)
     centres = start(points, 5, Bregman(Burg(1)), method)
@@ -109,7 +109,7 @@ def test_seeding_beats_random_points() -> None:
     points = middles.repeat(40, 1) + gaussian(600, 2, 1)
     divergence = Bregman(Quadratic(2))
     means = {}
-    for method in STARTS:
+    for method in SEEDINGS:
         found = [kmeans(points, start(points, 15, divergence, method, seed), divergence).inertia for seed in range(8)]
         means[method] = float(np.mean(found))
     assert max(means["k-means++"], means["k-means||"]) < 0.7 * min(means["random-points"], means["random-partition"])
