@@ -344,8 +344,8 @@ def _add_moments(parts: list[Moments]) -> Moments:
     return Moments(rows, sum(part.weight for part in parts), sum(part.number for part in parts), parts[0].dtype)
 
 
-def centred(blocks: Blocks, context: BlockContext) -> tuple[BlockContext, float, int]:
-    """Return the context with the mean of the points as centre, the mean variance of features, the number of points."""
+def centred(blocks: Blocks, context: BlockContext) -> tuple[BlockContext, AffineView, float, int]:
+    """Return the context with the mean as centre, a view of it, the mean variance of features, the number of points."""
     sent = blocks.sent(context)
     first: Moments | None = blocks.reduced(blocks.each(_moments, sent, None), _add_moments)
     if first is None or first.weight == 0:
@@ -354,7 +354,8 @@ def centred(blocks: Blocks, context: BlockContext) -> tuple[BlockContext, float,
     second: Moments = blocks.reduced(blocks.each(_moments, sent, mean), _add_moments)
     # The view moves the mean off the boundary.
     centre = context.view_of(torch.from_numpy(mean)[None].to(first.dtype)).centre
-    return replace(context, centre=centre), float((second.rows / first.weight).mean()), first.number
+    context = replace(context, centre=centre)
+    return context, context.view_of(centre), float((second.rows / first.weight).mean()), first.number
 
 
 def init_parallel(blocks: Blocks, context: BlockContext, k: int, random: np.random.RandomState) -> Tensor:

@@ -180,7 +180,8 @@ class BregmanKMeans(ClassNamePrefixFeaturesOutMixin, TransformerMixin, ClusterMi
             counts = np.bincount(labels, weights, self.n_clusters).astype(np.float64)
         self._warn_of_few(labels)
         validate_data(self, X, skip_check_array=True)  # number and names of features
-        self._keep(view, encoder, result.centres, labels, result.inertia, counts, result.n_iter)
+        self._keep(view, encoder, result.centres, result.inertia, counts, result.n_iter)
+        self.labels_ = labels
         self.__dict__.pop("_random", None)
         return self
 
@@ -216,8 +217,8 @@ class BregmanKMeans(ClassNamePrefixFeaturesOutMixin, TransformerMixin, ClusterMi
         inertia = total(view.divergences_to(result.centroids, labels), weights)
         if first:
             validate_data(self, X, skip_check_array=True)  # number and names of features
-        self._keep(view, encoder, result.centroids, labels, inertia, result.counts, steps + 1)
-        self._random = random
+        self._keep(view, encoder, result.centroids, inertia, result.counts, steps + 1)
+        self.labels_, self._random = labels, random
         if points.nbytes > LARGE_BATCH:  # a stream of batches should take the memory of one
             del view, points, table
             release_memory()
@@ -286,10 +287,9 @@ class BregmanKMeans(ClassNamePrefixFeaturesOutMixin, TransformerMixin, ClusterMi
         encoder, divergence = split_encoder(self.divergence, blocks.columns, owner)
         context = dask.BlockContext(encoder, inputs.to_bregman(divergence, owner), self.dual, owner)
         blocks, context = blocks.embedded(context)
-        context, variance, count = dask.centred(blocks, context)
+        context, view, variance, count = dask.centred(blocks, context)  # the view is for what needs no points
         self._check_count(count)
         random, runs = check_random_state(self.random_state), self._runs()
-        view = context.view_of(context.centre)  # for what needs no points
         with progress_bar(self.progress, runs * self.max_iter, "k-means") as move:
 
             def run(number: int) -> Any:
@@ -305,7 +305,7 @@ class BregmanKMeans(ClassNamePrefixFeaturesOutMixin, TransformerMixin, ClusterMi
 
             end, sums = min(map(run, range(runs)), key=lambda run: run[1].value)
         validate_data(self, _features(X), skip_check_array=True)  # number and names of features
-        self._keep(view, encoder, end.centroids, None, float(sums.value), sums.weights, end.n_iter)
+        self._keep(view, encoder, end.centroids, float(sums.value), sums.weights, end.n_iter)
         self.labels_ = self.predict(X)
         return self
 
@@ -397,15 +397,14 @@ class BregmanKMeans(ClassNamePrefixFeaturesOutMixin, TransformerMixin, ClusterMi
         view: AffineView,
         encoder: nn.Module | None,
         centroids: Tensor,
-        labels: NDArray[np.int32] | None,
         inertia: float,
         counts: Weights,
         n_iter: int,
     ) -> None:
         """Set the fitted attributes, after everything that can fail."""
         self.encoder_, self.divergence_ = encoder, view.divergence
-        self.cluster_centers_, self.labels_ = centroids.numpy(), labels
-        self.inertia_, self.counts_, self.n_iter_ = inertia, counts, n_iter
+        self.cluster_centers_, self.inertia_ = centroids.numpy(), inertia
+        self.counts_, self.n_iter_ = counts, n_iter
         self._middle = view.centre.numpy()
 
     def _view(self, points: Tensor) -> AffineView:

@@ -97,8 +97,8 @@ def check_points_and_weights(
 ) -> Weights | None:
     """Return the weights as float64 if points and weights can be clustered with the divergence."""
     if not isinstance(divergence, Bregman):
-        must, got = "an askew.Bregman divergence", type(divergence).__name__
-        raise TypeError(checks.message(f"divergence of {owner}", must, got))
+        must = "an askew.Bregman divergence"
+        raise TypeError(checks.message(f"divergence of {owner}", must, type(divergence).__name__))
     checks.check_points(points, divergence.dim, "points", owner)
     if points.ndim != 2 or not len(points):
         raise ValueError(checks.message(f"points of {owner}", "of shape (n, dim) with n > 0", tuple(points.shape)))
