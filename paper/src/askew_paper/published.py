@@ -1,17 +1,14 @@
-"""Every number of the tables of the paper, as data.
+"""Every number in the tables of "Neural Bregman Divergences for Distance Learning" (ICLR 2023), as data.
 
-The paper is "Neural Bregman Divergences for Distance Learning" (ICLR 2023). A value is as it is printed; what it is
-measured in and over how many runs is said once for each table, in `TABLES`.
-
-- Names of methods are those of the catalogue. NBD is ``nbd`` here; the rows of ``nbd-paper`` compare with it too.
-  The paper does not say where its Mahalanobis distance is squared: it is ``mahalanobis`` everywhere.
+- Values are as printed. Methods have their names in the catalogue: NBD is ``nbd``, and ``nbd-paper`` is compared
+  with it as well. The paper does not say where its Mahalanobis distance is squared: it is ``mahalanobis`` everywhere.
 - The tables of UCI data have the names of :func:`askew_paper.data.table_names`.
-- BregMNIST, BregCIFAR and the overlap task have figures only, so nothing can be quoted for them.
-- The paper's first table, which compares the three Bregman learners in words, has no numbers.
+- BregMNIST, BregCIFAR and the overlap task have only figures, and the paper's first table has no numbers.
 """
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
@@ -29,18 +26,15 @@ class Published:
     table : str
         The table, a key of `TABLES`.
     setting : str
-        The data set or target; in the regression ``"target/correlation"``, in the timing what was timed.
-    method : str
-        The name of the method in the catalogue.
+        The data set or target; in the regression ``"target/correlation"``, in the timing the measured operation.
+    method, label : str
+        The name of the method in the catalogue and in the paper.
     score : str
-        What was measured.
+        The measured quantity.
     mean : float
-        The value, as printed.
+        The value.
     spread : float or None
-        The standard deviation over the runs, as printed; None where the table has none. No table of the paper has
-        confidence intervals.
-    label : str
-        The name of the method in the paper.
+        The standard deviation over the runs; None where the table has none. No table has confidence intervals.
     """
 
     table: str
@@ -54,20 +48,10 @@ class Published:
 
 @dataclass(frozen=True)
 class PaperTable:
-    """What holds for all numbers of one table of the paper.
+    """What holds for all numbers of one table: its LaTeX label or a name of ours, and the experiment it belongs to.
 
-    Attributes
-    ----------
-    name : str
-        Its LaTeX label, or a name of ours where it has none.
-    experiment : str
-        The experiment it belongs to.
-    unit : str
-        What the means are measured in.
-    runs : int
-        Over how many runs, by its caption or else by the appendix ("Experimental procedure").
-    digits : int
-        Decimals of the means as printed. Spreads have two.
+    The unit of the means, the number of runs by the caption or else by the appendix ("Experimental procedure"), and
+    the decimals of the means as printed. Spreads have two decimals.
     """
 
     name: str
@@ -84,7 +68,7 @@ class PublishedGraph:
     Attributes
     ----------
     setting : str
-        The graph, as `Published.setting` has it.
+        The graph, as in `Published.setting`.
     asymmetric : bool
         Whether the two directions of an edge differ.
     sides : tuple of int
@@ -95,7 +79,7 @@ class PublishedGraph:
     sampled : bool
         Whether the weights of both directions are drawn from such a normal distribution.
     details : str
-        What else the row says.
+        The rest of the row.
     """
 
     setting: str
@@ -111,7 +95,6 @@ TABLES: dict[str, PaperTable] = {
     for table in (
         PaperTable("tab:distr", "clustering", "fraction", runs=10, digits=3),
         PaperTable("tab:ranking-full", "ranking", "fraction", runs=20, digits=3),
-        # The means of four of the six data sets again, for the main text.
         PaperTable("tab:ranking", "ranking", "fraction", runs=20, digits=3),
         PaperTable("tbl:sim_errors_correlation", "regression", "unit of the target", runs=20, digits=2),
         # The LaTeX has no label.
@@ -119,7 +102,7 @@ TABLES: dict[str, PaperTable] = {
         PaperTable("tab:semantic", "semantic", "squared unit of the target", runs=5, digits=2),
         # Neither caption nor text names the loss or the scale of the distances.
         PaperTable("tbl:short_path_results", "shortest-path", "not stated", runs=5, digits=2),
-        # Training is per epoch; the caption gives no unit of time, so that only ratios can be compared.
+        # Training is per epoch; the caption gives no unit of time, so only ratios can be compared.
         PaperTable("tab:runtime", "timing", "not stated", runs=30, digits=2),
     )
 }
@@ -164,94 +147,60 @@ _DISTR = _cells(
 )
 
 
-def _ranking(table: str, rows: Mapping[str, Mapping[str, Sequence[_Figure]]]) -> tuple[Published, ...]:
-    """Return the cells of a table that has such rows for each data set."""
-    scores = ("map", "auc", "purity", "rand")
-    return tuple(
-        cell for setting, some in rows.items() for cell in _cells(table, [(setting, score) for score in scores], some)
-    )
-
-
-_RANKING_FULL = _ranking(
-    "tab:ranking-full",
-    {
-        "abalone": {
-            "Deep-div": ((0.281, 0.01), (0.645, 0.02), (0.377, 0.02), (0.660, 0.04)),
-            "Euclidean": ((0.301, 0.01), (0.666, 0.01), (0.422, 0.03), (0.750, 0.01)),
-            "Mahalanobis": ((0.310, 0.01), (0.677, 0.01), (0.419, 0.02), (0.750, 0.01)),
-            "NBD": ((0.316, 0.01), (0.682, 0.01), (0.432, 0.03), (0.750, 0.01)),
-            "PBDL": ((0.307, 0.01), (0.659, 0.01), (0.386, 0.02), (0.735, 0.02)),
-        },
-        "balance": {
-            "Deep-div": ((0.804, 0.03), (0.859, 0.02), (0.869, 0.02), (0.828, 0.03)),
-            "Euclidean": ((0.611, 0.01), (0.666, 0.01), (0.633, 0.06), (0.568, 0.04)),
-            "Mahalanobis": ((0.822, 0.01), (0.854, 0.01), (0.851, 0.06), (0.761, 0.05)),
-            "NBD": ((0.887, 0.01), (0.915, 0.01), (0.898, 0.02), (0.872, 0.03)),
-            "PBDL": ((0.836, 0.02), (0.855, 0.02), (0.872, 0.02), (0.814, 0.03)),
-        },
-        "car": {
-            "Deep-div": ((0.787, 0.01), (0.757, 0.01), (0.852, 0.04), (0.750, 0.04)),
-            "Euclidean": ((0.681, 0.00), (0.589, 0.00), (0.704, 0.02), (0.523, 0.03)),
-            "Mahalanobis": ((0.787, 0.01), (0.752, 0.01), (0.778, 0.02), (0.654, 0.03)),
-            "NBD": ((0.820, 0.01), (0.803, 0.01), (0.860, 0.01), (0.758, 0.02)),
-            "PBDL": ((0.798, 0.01), (0.775, 0.01), (0.854, 0.01), (0.750, 0.02)),
-        },
-        "iris": {
-            "Deep-div": ((0.945, 0.03), (0.967, 0.02), (0.811, 0.16), (0.820, 0.16)),
-            "Euclidean": ((0.827, 0.02), (0.897, 0.01), (0.820, 0.07), (0.828, 0.05)),
-            "Mahalanobis": ((0.946, 0.03), (0.973, 0.01), (0.884, 0.12), (0.879, 0.11)),
-            "NBD": ((0.957, 0.02), (0.977, 0.01), (0.909, 0.10), (0.902, 0.10)),
-            "PBDL": ((0.943, 0.03), (0.967, 0.02), (0.889, 0.14), (0.888, 0.13)),
-        },
-        "transfusion": {
-            "Deep-div": ((0.648, 0.01), (0.525, 0.02), (0.756, 0.03), (0.621, 0.04)),
-            "Euclidean": ((0.666, 0.01), (0.536, 0.01), (0.748, 0.03), (0.563, 0.04)),
-            "Mahalanobis": ((0.680, 0.01), (0.570, 0.01), (0.750, 0.03), (0.543, 0.05)),
-            "NBD": ((0.695, 0.01), (0.603, 0.01), (0.756, 0.03), (0.600, 0.04)),
-            "PBDL": ((0.637, 0.01), (0.504, 0.01), (0.748, 0.03), (0.622, 0.03)),
-        },
-        "wine": {
-            "Deep-div": ((0.983, 0.02), (0.987, 0.01), (0.953, 0.08), (0.947, 0.08)),
-            "Euclidean": ((0.844, 0.02), (0.884, 0.02), (0.902, 0.07), (0.887, 0.06)),
-            "Mahalanobis": ((0.949, 0.02), (0.970, 0.01), (0.944, 0.10), (0.940, 0.09)),
-            "NBD": ((0.969, 0.02), (0.980, 0.01), (0.960, 0.05), (0.948, 0.06)),
-            "PBDL": ((0.978, 0.02), (0.982, 0.01), (0.820, 0.14), (0.823, 0.12)),
-        },
+_UCI: dict[str, dict[str, Sequence[_Figure]]] = {
+    "abalone": {
+        "Deep-div": ((0.281, 0.01), (0.645, 0.02), (0.377, 0.02), (0.660, 0.04)),
+        "Euclidean": ((0.301, 0.01), (0.666, 0.01), (0.422, 0.03), (0.750, 0.01)),
+        "Mahalanobis": ((0.310, 0.01), (0.677, 0.01), (0.419, 0.02), (0.750, 0.01)),
+        "NBD": ((0.316, 0.01), (0.682, 0.01), (0.432, 0.03), (0.750, 0.01)),
+        "PBDL": ((0.307, 0.01), (0.659, 0.01), (0.386, 0.02), (0.735, 0.02)),
     },
+    "balance": {
+        "Deep-div": ((0.804, 0.03), (0.859, 0.02), (0.869, 0.02), (0.828, 0.03)),
+        "Euclidean": ((0.611, 0.01), (0.666, 0.01), (0.633, 0.06), (0.568, 0.04)),
+        "Mahalanobis": ((0.822, 0.01), (0.854, 0.01), (0.851, 0.06), (0.761, 0.05)),
+        "NBD": ((0.887, 0.01), (0.915, 0.01), (0.898, 0.02), (0.872, 0.03)),
+        "PBDL": ((0.836, 0.02), (0.855, 0.02), (0.872, 0.02), (0.814, 0.03)),
+    },
+    "car": {
+        "Deep-div": ((0.787, 0.01), (0.757, 0.01), (0.852, 0.04), (0.750, 0.04)),
+        "Euclidean": ((0.681, 0.00), (0.589, 0.00), (0.704, 0.02), (0.523, 0.03)),
+        "Mahalanobis": ((0.787, 0.01), (0.752, 0.01), (0.778, 0.02), (0.654, 0.03)),
+        "NBD": ((0.820, 0.01), (0.803, 0.01), (0.860, 0.01), (0.758, 0.02)),
+        "PBDL": ((0.798, 0.01), (0.775, 0.01), (0.854, 0.01), (0.750, 0.02)),
+    },
+    "iris": {
+        "Deep-div": ((0.945, 0.03), (0.967, 0.02), (0.811, 0.16), (0.820, 0.16)),
+        "Euclidean": ((0.827, 0.02), (0.897, 0.01), (0.820, 0.07), (0.828, 0.05)),
+        "Mahalanobis": ((0.946, 0.03), (0.973, 0.01), (0.884, 0.12), (0.879, 0.11)),
+        "NBD": ((0.957, 0.02), (0.977, 0.01), (0.909, 0.10), (0.902, 0.10)),
+        "PBDL": ((0.943, 0.03), (0.967, 0.02), (0.889, 0.14), (0.888, 0.13)),
+    },
+    "transfusion": {
+        "Deep-div": ((0.648, 0.01), (0.525, 0.02), (0.756, 0.03), (0.621, 0.04)),
+        "Euclidean": ((0.666, 0.01), (0.536, 0.01), (0.748, 0.03), (0.563, 0.04)),
+        "Mahalanobis": ((0.680, 0.01), (0.570, 0.01), (0.750, 0.03), (0.543, 0.05)),
+        "NBD": ((0.695, 0.01), (0.603, 0.01), (0.756, 0.03), (0.600, 0.04)),
+        "PBDL": ((0.637, 0.01), (0.504, 0.01), (0.748, 0.03), (0.622, 0.03)),
+    },
+    "wine": {
+        "Deep-div": ((0.983, 0.02), (0.987, 0.01), (0.953, 0.08), (0.947, 0.08)),
+        "Euclidean": ((0.844, 0.02), (0.884, 0.02), (0.902, 0.07), (0.887, 0.06)),
+        "Mahalanobis": ((0.949, 0.02), (0.970, 0.01), (0.944, 0.10), (0.940, 0.09)),
+        "NBD": ((0.969, 0.02), (0.980, 0.01), (0.960, 0.05), (0.948, 0.06)),
+        "PBDL": ((0.978, 0.02), (0.982, 0.01), (0.820, 0.14), (0.823, 0.12)),
+    },
+}
+_RANKING_FULL = tuple(
+    cell
+    for setting, rows in _UCI.items()
+    for cell in _cells("tab:ranking-full", [(setting, score) for score in ("map", "auc", "purity", "rand")], rows)
 )
-
-_RANKING = _ranking(
-    "tab:ranking",
-    {
-        "abalone": {
-            "Deep-div": (0.281, 0.645, 0.377, 0.660),
-            "Euclidean": (0.301, 0.666, 0.422, 0.750),
-            "Mahalanobis": (0.310, 0.677, 0.419, 0.750),
-            "NBD": (0.316, 0.682, 0.432, 0.750),
-            "PBDL": (0.307, 0.659, 0.386, 0.735),
-        },
-        "balance": {
-            "Deep-div": (0.804, 0.859, 0.869, 0.828),
-            "Euclidean": (0.611, 0.666, 0.633, 0.568),
-            "Mahalanobis": (0.822, 0.854, 0.851, 0.761),
-            "NBD": (0.887, 0.915, 0.898, 0.872),
-            "PBDL": (0.836, 0.855, 0.872, 0.814),
-        },
-        "car": {
-            "Deep-div": (0.787, 0.757, 0.852, 0.750),
-            "Euclidean": (0.681, 0.589, 0.704, 0.523),
-            "Mahalanobis": (0.787, 0.752, 0.778, 0.654),
-            "NBD": (0.820, 0.803, 0.860, 0.758),
-            "PBDL": (0.798, 0.775, 0.854, 0.750),
-        },
-        "iris": {
-            "Deep-div": (0.945, 0.967, 0.811, 0.820),
-            "Euclidean": (0.827, 0.897, 0.820, 0.828),
-            "Mahalanobis": (0.946, 0.973, 0.884, 0.879),
-            "NBD": (0.957, 0.977, 0.909, 0.902),
-            "PBDL": (0.943, 0.967, 0.889, 0.888),
-        },
-    },
+# The table of the main text has the means of four of the six data sets.
+_RANKING = tuple(
+    dataclasses.replace(cell, table="tab:ranking", spread=None)
+    for cell in _RANKING_FULL
+    if cell.setting in ("abalone", "balance", "car", "iris")
 )
 
 _REGRESSION = _cells(
@@ -355,17 +304,9 @@ def published(
     score: str | None = None,
     table: str | None = None,
 ) -> tuple[Published, ...]:
-    """Return what the paper has for an experiment, or only for a setting, method, score or table of it.
+    """Return the cells of an experiment, or only those of a setting, method, score or table; there may be none.
 
-    What the paper does not have gives an empty tuple: its tables are not full.
-
-    Parameters
-    ----------
-    experiment
-        A key of `PUBLISHED`.
-    setting, method, score, table
-        What a cell must have; None for any. Four data sets of ``"ranking"`` are in two tables, of which
-        ``"tab:ranking-full"`` has the spreads.
+    Four data sets of ``"ranking"`` are in two tables, of which ``"tab:ranking-full"`` has the spreads.
 
     Examples
     --------

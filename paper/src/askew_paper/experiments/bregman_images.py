@@ -9,21 +9,12 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from askew.encoders import MLP, SmallCNN, encode
+from askew.encoders import MLP, SmallCNN
 from askew.training.runtime import best_device
-from askew_paper.data.files import find
 from askew_paper.data.images import Images, load_images
-from askew_paper.encoders import IMAGENET_MEAN, IMAGENET_STD, ResNet20, load_weights
 from askew_paper.experiment import MSE, Cell, Claim, Experiment, Outcome, Value, grid
-from askew_paper.experiments.image_pairs import (
-    EMBEDDING,
-    ImageSource,
-    PairSet,
-    first_seed,
-    learn_cell,
-    mean_squared_error,
-)
-from askew_paper.experiments.images import WEIGHTS, Standardised, shrunk
+from askew_paper.experiments.image_pairs import EMBEDDING, ImageSource, PairSet, first_seed, learn_cell, squared_error
+from askew_paper.experiments.images import Standardised, embed, encoder_of, shrunk
 from askew_paper.notes import read_notes
 
 __all__ = ["BREGCIFAR", "BREGMNIST", "METHODS", "class_divergence", "draw_pairs", "made_images"]
@@ -70,13 +61,6 @@ def class_divergence(first: Tensor, second: Tensor, setting: str) -> Tensor:
     The first, ``"asymmetric"``, is the Bregman divergence of :math:`\phi(x) = (x + 1) \log (x + 1)`; the second is
     ``"symmetric"``.
 
-    Parameters
-    ----------
-    first, second
-        Classes, ``(n,)``.
-    setting
-        ``"asymmetric"`` or ``"symmetric"``.
-
     Examples
     --------
     >>> nine, zero = torch.tensor([9]), torch.tensor([0])
@@ -90,24 +74,11 @@ def class_divergence(first: Tensor, second: Tensor, setting: str) -> Tensor:
 
 
 def draw_pairs(labels: Tensor, rows: Tensor, setting: str, count: int, pool: int | None, seed: int) -> PairSet:
-    """Return random pairs of images with the targets of their classes.
+    """Return random pairs of images among ``rows`` with the targets of their classes.
 
-    Parameters
-    ----------
-    labels
-        Classes of all images, ``(n,)``.
-    rows
-        Images that may be drawn, ``(m,)``.
-    setting
-        As in :func:`class_divergence`.
-    count
-        Number of pairs.
-    pool
-        None draws both images of every pair at random. A number, such as 32, first draws this many different images
-        for each batch of pairs, and then the pairs among them. There are fewer images in a batch, and so less work for
-        an encoder that encodes each of them once.
-    seed
-        The same pairs for the same seed.
+    Without a ``pool`` both images of every pair are drawn at random. A pool of 32, say, first draws this many different
+    images for each batch of pairs, and then the pairs among them. There are fewer images in a batch, and so less work
+    for an encoder that encodes each of them once.
 
     Examples
     --------
@@ -182,14 +153,8 @@ _LAST: dict[tuple[int, int, int], Tensor] = {}
 def _resnet_features(cell: Cell, pixels: Tensor) -> Tensor:
     key = (cell.seed, cell["train"], cell["test"])
     if key not in _LAST:
-        encoder = ResNet20()
-        load_weights(encoder, find(WEIGHTS["resnet20"]))
-        encoder.to(best_device(), memory_format=torch.channels_last)  # type: ignore[call-overload]
-        mean, std = (torch.tensor(rows)[:, None, None] for rows in (IMAGENET_MEAN, IMAGENET_STD))
-        blocks = ((block.float() / 255 - mean) / std for block in pixels.split(500))
-        blocks = (block.contiguous(memory_format=torch.channels_last) for block in blocks)
         _LAST.clear()
-        _LAST[key] = torch.cat([encode(encoder, block) for block in blocks])
+        _LAST[key] = embed(encoder_of("resnet20", None, side=32).to(best_device()), pixels).cpu()
     return _LAST[key]
 
 
@@ -236,7 +201,7 @@ def run(cell: Cell) -> Outcome:
     test = test_pairs(torch.arange(known, len(labels)), first_seed(cell))
     if cell.method == "mean":
         mean = test_pairs(torch.arange(known), first_seed(cell) + 2).targets.mean()
-        return Outcome({"mse": mean_squared_error(mean, test)})
+        return Outcome({"mse": squared_error(mean, test)})
     images: ImageSource
     if cell.setting.endswith(TRAINED):
         images = _features(cell, pixels, known).to(best_device())

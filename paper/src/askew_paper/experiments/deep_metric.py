@@ -57,31 +57,8 @@ def learn_metric(
 
     A batch is encoded once, and its divergences are one matrix. A training that diverges leaves the last good weights.
 
-    Parameters
-    ----------
-    encoder
-        From :func:`~askew_paper.experiments.images.encoder_of`; its embeddings are centred, and it is trained in place.
-    divergence
-        Between its embeddings; trained in place.
-    train
-        Images and classes.
-    plan
-        How to train.
-    seed
-        Of the order of the images.
-    margin
-        As in :class:`askew.losses.AllTriplets`.
-    spread
-        Standard deviation of each feature of the embeddings before training.
-
-    Examples
-    --------
-    >>> from askew_paper.experiments.images import drawn_images
-    >>> encoder, divergence = encoder_of("small-cnn", 8, side=8), make("euclidean", 8)
-    >>> train, plan = drawn_images(60, side=8, seed=0), Plan(epochs=2, batch=20, rates=(1e-3,))
-    >>> learned = learn_metric(encoder, divergence, train, plan, seed=0, margin=0.2, spread=0.25)
-    >>> len(learned.losses), learned.stopped
-    (2, 'finished')
+    ``spread`` is the standard deviation of each feature of the embeddings before training, and ``seed`` that of the
+    order of the images.
     """
     sample = train.pixels[:CALIBRATION_IMAGES]
     model = Embedded(encoder.centre(sample, spread), divergence)

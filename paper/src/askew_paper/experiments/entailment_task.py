@@ -1,4 +1,4 @@
-"""What the entailment experiment reads, what of it is learned from, and what is held out."""
+"""Data of the entailment experiment: words, training pairs, and what is held out."""
 
 from __future__ import annotations
 
@@ -19,23 +19,23 @@ __all__ = ["Lexicon", "Task", "load_lexicon", "make_task", "pair_rows", "random_
 Rows = NDArray[np.int64]
 Flags = NDArray[np.bool_]
 
-# Steps between the two words of a pair that is learned from.
+# Largest number of steps between the two words of a training pair.
 STEPS = 4
-# Share of the first words whose pairs choose settings.
+# Share of the first words whose pairs are for validation.
 VALIDATION = 0.05
 
 
-# ---------------------------------------------------------------------- what is read
+# ---------------------------------------------------------------------- sources
 
 
 @dataclass(frozen=True)
 class Lexicon:
-    """Word vectors, a taxonomy to learn from and the sets of pairs to be judged by.
+    """Word vectors, a taxonomy to learn from and the test sets of pairs.
 
     Attributes
     ----------
     vectors : WordVectors
-        All words that take part.
+        All words.
     taxonomy : Taxonomy
         Which words are above which.
     bless, wbless : WordPairs
@@ -43,7 +43,7 @@ class Lexicon:
     hyperlex : WordPairs
         With scores from 0 to 10 and columns ``pos``, ``label`` and ``fold``.
     mammals : Taxonomy
-        The part of it for the retrieval of hypernyms, in which each meaning has all others above it.
+        The part of it for the retrieval of hypernyms, in which each meaning lists all meanings above it.
     """
 
     vectors: WordVectors
@@ -54,22 +54,17 @@ class Lexicon:
     mammals: Taxonomy
 
     def queries(self) -> list[str]:
-        """Return the words whose hypernyms are to be found: every second one below another in ``mammals``."""
+        """Return the queries of the retrieval: every second word below another in ``mammals``."""
         return sorted({first for first, _ in self.mammals.pairs(self.vectors)})[::2]
 
     def held_out(self) -> set[str]:
-        """Return the words that must not be the first of a pair that is learned from: those of all tests."""
+        """Return the words that must not come first in a training pair: those of all tests."""
         test = self.hyperlex.where("fold", "test")
         return {*self.bless.first, *self.wbless.first, *test.first, *self.queries()}
 
 
 def load_lexicon(folder: Folder = None) -> Lexicon:
-    """Return GloVe vectors, the nouns of WordNet, BLESS, WBLESS and HyperLex.
-
-    Parameters
-    ----------
-    folder
-        Of all data; :func:`~askew_paper.data.files.data_folder` by default.
+    """Return GloVe vectors, the nouns of WordNet, BLESS, WBLESS and HyperLex from the data folder or another one.
 
     Examples
     --------
@@ -83,7 +78,7 @@ def load_lexicon(folder: Folder = None) -> Lexicon:
 
 
 def random_lexicon(seed: int = 0) -> Lexicon:
-    """Return a small random taxonomy with sets of pairs of the same form, for trying things without files.
+    """Return a small random taxonomy with test sets of the same form, for the toy scale and tests.
 
     Examples
     --------
@@ -118,23 +113,23 @@ def random_lexicon(seed: int = 0) -> Lexicon:
     return Lexicon(vectors, taxonomy, bless, wbless, hyperlex, taxonomy.under("w0"))
 
 
-# ---------------------------------------------------------------------- what is learned from
+# ---------------------------------------------------------------------- training pairs
 
 
 @dataclass(frozen=True)
 class Task:
-    """Pairs to learn from and to choose settings by; words are rows of the vectors.
+    """Training and validation pairs; words are rows of the vectors.
 
     Attributes
     ----------
     vectors : WordVectors
-        Of all words.
+        All words.
     train : array of shape (n, 2)
         A word and one that is above it by a few steps.
     validation : array of shape (m, 2)
         The same for words that are not the first word of any pair of ``train``.
     siblings : tuple of two arrays
-        Words that are directly below the same one: those of word i are ``second[first[i] : first[i + 1]]``.
+        Words directly below the same one: those of word i are ``second[first[i] : first[i + 1]]``.
     known : array of shape (k,)
         All pairs (i, j) that hold at any number of steps, or have a meaning in common, as sorted ``i * words + j``.
     graded : array of shape (g, 2)
@@ -142,7 +137,7 @@ class Task:
     degrees : array of shape (g,)
         From 0 to 1.
     graded_validation : WordPairs
-        Others of these, to choose settings by.
+        Graded pairs for validation.
     """
 
     vectors: WordVectors
@@ -176,25 +171,25 @@ def make_task(
     steps: int = STEPS,
     validation: float = VALIDATION,
 ) -> Task:
-    """Return what is learned from: pairs of a taxonomy in which no held-out word comes first.
+    """Return training pairs of a taxonomy in which no held-out word comes first, and validation pairs.
 
-    Of graded pairs in the fold ``train``, those whose more specific word is held out are not learned from but choose
-    settings, as do all of the fold ``val``; other folds, such as ``test``, are not looked at.
+    Graded pairs of the fold ``train`` whose more specific word is held out are for validation, as are all of the fold
+    ``val``; other folds, such as ``test``, are not used.
 
     Parameters
     ----------
     vectors
         Words that are not in it are left out everywhere.
     taxonomy
-        Where pairs come from.
+        Source of the pairs.
     held_out
-        Words that must not be known as the more specific one of a pair: the first words of all test sets.
+        Words that must not be the more specific one of a training pair: the first words of all test sets.
     graded
         Pairs with scores from 0 to 10 and columns ``label`` and ``fold``.
     steps
-        Between the two words of a pair, at most.
+        Largest number of steps between the two words of a pair.
     validation
-        Share of the first words that is held out as well, to choose settings by; the same words in all runs.
+        Share of the other first words that is for validation; the same words in all runs.
 
     Examples
     --------
@@ -227,13 +222,7 @@ def make_task(
 
 
 def pair_rows(vectors: WordVectors, pairs: Iterable[tuple[str, str]]) -> Rows:
-    """Return the rows of the words of pairs, ``(n, 2)``.
-
-    Examples
-    --------
-    >>> pair_rows(WordVectors(("dog", "animal"), np.eye(2, dtype=np.float32)), [("dog", "animal")])
-    array([[0, 1]])
-    """
+    """Return the rows of the words of pairs, ``(n, 2)``."""
     return vectors.rows(word for pair in pairs for word in pair).reshape(-1, 2)
 
 
@@ -246,7 +235,7 @@ def _among(known: Rows, codes: Rows) -> Flags:
 def _split_graded(
     vectors: WordVectors, graded: WordPairs | None, held_out: Collection[str]
 ) -> tuple[WordPairs, WordPairs]:
-    """Return graded pairs to learn from and graded pairs to choose settings by."""
+    """Return graded pairs for training and for validation."""
     if graded is None:
         return WordPairs((), ()), WordPairs((), ())
     pairs = graded.within(vectors)
@@ -260,7 +249,7 @@ def _split_graded(
 
 
 def _siblings(vectors: WordVectors, taxonomy: Taxonomy, known: Rows) -> tuple[Rows, Rows]:
-    """Return the words directly below the same meaning as each word, without those that a pair with it holds for."""
+    """Return the words directly below the same meaning as each word, without those above or below it."""
     below: dict[str, set[str]] = {}
     for name, uppers in taxonomy.above.items():
         for upper in uppers:

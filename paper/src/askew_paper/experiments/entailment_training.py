@@ -87,16 +87,6 @@ class EntailmentLoss(nn.Module):
         Graded pairs of a step.
     noise
         Standard deviation of the noise on each vector in training, relative to that of the vectors.
-
-    Examples
-    --------
-    >>> from askew_paper.data.taxonomy import random_taxonomy
-    >>> from askew.divergences import make
-    >>> from askew_paper.experiments.entailment_task import make_task
-    >>> tree, vectors = random_taxonomy()
-    >>> loss = EntailmentLoss(make_task(vectors, tree, held_out=()))
-    >>> bool(loss(Embedded(nn.Linear(16, 4), make("nbd", 4)), torch.from_numpy(loss.task.train[:8])) > 0)
-    True
     """
 
     def __init__(
@@ -166,27 +156,7 @@ class EntailmentLoss(nn.Module):
 def learn_entailment(model: Embedded, loss: EntailmentLoss, plan: Plan, seed: int = 0) -> History:
     """Train an encoder of word vectors and a divergence so that D(word, word above it) is small.
 
-    Parameters
-    ----------
-    model
-        Trained in place.
-    loss
-        With the words and pairs.
-    plan
-        How to train.
-    seed
-        Of the order of the pairs, of negatives and of noise.
-
-    Examples
-    --------
-    >>> from askew_paper.data.taxonomy import random_taxonomy
-    >>> from askew.divergences import make
-    >>> from askew_paper.experiments.entailment_task import make_task
-    >>> tree, vectors = random_taxonomy(depth=3, branches=3)
-    >>> model, loss = Embedded(nn.Linear(16, 8), make("nbd", 8)), EntailmentLoss(make_task(vectors, tree, held_out=()))
-    >>> history = learn_entailment(model, loss, Plan(epochs=20, batch=32, rates=(3e-3,)))
-    >>> history["loss"][-1] < history["loss"][0]
-    True
+    The seed is that of the order of the pairs, of negatives and of noise.
     """
     task = loss.task
     rows = np.random.default_rng(seed).integers(len(task.vectors), size=(2, CALIBRATION))

@@ -18,7 +18,7 @@ from askew_paper.experiment import Cell, Outcome
 from askew_paper.experiments.training import Plan, learn
 
 __all__ = ["EMBEDDING", "ImageSource", "PairBatches", "PairSet", "TrainPairs", "choose_rate", "encoded", "first_seed"]
-__all__ += ["learn_cell", "learn_pairs", "make_head", "mean_squared_error", "pair_loss", "pair_values", "start_evenly"]
+__all__ += ["learn_cell", "learn_pairs", "make_head", "pair_loss", "pair_values", "squared_error", "start_evenly"]
 
 # A table of all images, or a function that returns the images of some codes.
 ImageSource = Tensor | Callable[[Tensor], Tensor]
@@ -92,14 +92,7 @@ class PairBatches:
     """The pairs of each epoch in batches, as data for :func:`askew.fit`.
 
     A batch is the codes of its distinct images, the positions of the first and of the second image of each pair among
-    them, and the targets.
-
-    Parameters
-    ----------
-    draw
-        Returns the pairs of an epoch; called once for each.
-    batch
-        Pairs of a batch.
+    them, and the targets. ``draw`` returns the pairs of an epoch and is called once for each.
 
     Examples
     --------
@@ -170,18 +163,11 @@ def learn_pairs(
     train
         Pairs, shuffled in each epoch; or a function from the number of the epoch to its pairs, in their order.
     test
-        Pairs whose error is measured after each epoch.
-    plan
-        How to train, with one rate.
-    seed
-        Of the order of the pairs.
+        Pairs whose mean squared error is measured after each epoch.
+    plan, seed
+        How to train, with one rate; and the seed of the order of the pairs.
     calibrate
         Whether divergences that have fixed scales get them from the first pairs.
-
-    Returns
-    -------
-    Outcome
-        The mean squared error on the test pairs, ``"mse"``, and its curve, ``"test MSE"``.
 
     Examples
     --------
@@ -216,7 +202,7 @@ def learn_pairs(
         divergence.calibrate(*encoded(encoder, images, pairs), pairs.targets)
 
     def measure() -> dict[str, float]:
-        return {"test MSE": mean_squared_error(pair_values(encoder, divergence, images, test), test)}
+        return {"test MSE": squared_error(pair_values(encoder, divergence, images, test), test)}
 
     settings = plan.settings() | {"calibrate": False, "device": place, "seed": seed}
     learned = learn(model, batches, pair_loss(images), measure, **settings)
@@ -264,7 +250,7 @@ def pair_values(encoder: nn.Module, divergence: Divergence, images: ImageSource,
     return torch.cat([divergence(*block) for block in blocks])
 
 
-def mean_squared_error(values: Tensor, pairs: PairSet) -> float:
+def squared_error(values: Tensor, pairs: PairSet) -> float:
     """Return the mean squared error of predictions for pairs, one or one for each."""
     return float((values - pairs.targets).double().square().mean())
 
@@ -294,22 +280,7 @@ def start_evenly(encoder: nn.Module, divergence: Divergence, images: ImageSource
     of D over the pairs is nearest to that of their targets. (It is 1 for divergences that set their scales, see
     :meth:`askew.Divergence.calibrate`.)
 
-    Parameters
-    ----------
-    encoder
-        Linear layers and convolutions, each but the last followed by ReLU; changed in place.
-    divergence, images, pairs
-        As in :func:`learn_pairs`.
-
-    Examples
-    --------
-    >>> from askew.divergences import make
-    >>> _ = torch.manual_seed(0)
-    >>> images, encoder = torch.randn(200, 1, 8, 8), nn.Sequential(nn.Flatten(), nn.Linear(64, 50))
-    >>> pairs = PairSet(torch.arange(100), torch.arange(100, 200), torch.full((100,), 7.0))
-    >>> start_evenly(encoder, make("euclidean", 50), images, pairs)
-    >>> bool(3.5 < pair_values(encoder, make("euclidean", 50), images, pairs).mean() < 14)
-    True
+    The encoder consists of linear layers and convolutions, each but the last followed by ReLU.
     """
     layers = [part for part in encoder.modules() if isinstance(part, (nn.Conv2d, nn.Linear))]
     for layer in layers:
@@ -344,16 +315,6 @@ def choose_rate(
     """Return a plan with the learning rate whose short training is best on held-out pairs, and the error of each rate.
 
     ``build`` makes a new encoder and a new divergence, the same ones each time.
-
-    Examples
-    --------
-    >>> pairs = PairSet(torch.tensor([0]), torch.tensor([1]), torch.tensor([2.0]))
-    >>> def build():
-    ...     _ = torch.manual_seed(0)
-    ...     return nn.Flatten(), make("mahalanobis", 1)
-    >>> images = torch.tensor([1.0, 2.0]).reshape(2, 1, 1, 1)
-    >>> choose_rate(build, images, pairs, pairs, Plan(9, 1, (1e-6, 0.1), "constant", trial_epochs=3), seed=0)[0].rates
-    (0.1,)
     """
 
     def trial_error(trial: Plan) -> float:
@@ -376,21 +337,10 @@ def learn_cell(
 ) -> Outcome:
     """Return the outcome of a cell; its learning rate is chosen on held-out images.
 
-    Parameters
-    ----------
-    cell
-        With the options of a plan, ``held_out``, the number of images that the rate is chosen on, and ``even_start``,
-        whether to call :func:`start_evenly`.
-    make_encoder
-        Returns a new encoder with ``EMBEDDING`` outputs.
-    images
-        As in :func:`learn_pairs`.
-    known
-        Number of training images, which come first.
-    train_pairs, test_pairs
-        Functions from rows of images and a seed to pairs of an epoch, and to pairs for measuring.
-    test
-        Test pairs.
+    The cell has the options of a plan, ``held_out``, the number of images that the rate is chosen on, and
+    ``even_start``, whether to call :func:`start_evenly`. The encoder has ``EMBEDDING`` outputs, and ``known`` images
+    are for training. ``train_pairs`` and ``test_pairs`` return pairs of an epoch, and pairs for measuring, from rows of
+    images and a seed.
     """
     device, rows, held = best_device(), torch.arange(known), cell["held_out"]
 

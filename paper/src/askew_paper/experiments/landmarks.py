@@ -141,12 +141,12 @@ def learn_distances(
 ) -> tuple[Divergence, dict[str, Any]]:
     """Train a divergence of the catalogue behind an encoder by its squared error on the training pairs.
 
+    Return the divergence between features, the learning rate, if it was chosen, and how the training ended.
+
     Parameters
     ----------
-    method
-        A name of :func:`askew.divergences.names`.
-    task
-        The pairs; the test pairs are not used.
+    method, task
+        A name of :func:`askew.names`, and the pairs; the test pairs are not used.
     plan
         With the schedule "linear", the rate with the smallest error on held-out training pairs after some epochs is
         taken; it rises and falls as in :func:`askew.fit`, and the weights of the epoch that is best on those pairs are
@@ -156,11 +156,6 @@ def learn_distances(
         Of weights, of the order of pairs and of which of them are held out.
     widths, out
         Hidden layers and outputs of the encoder.
-
-    Returns
-    -------
-    model, chosen
-        The divergence between features; the learning rate, if it was chosen, and how the training ended.
 
     Examples
     --------

@@ -14,7 +14,7 @@ from askew.encoders import SmallCNN
 from askew.training.runtime import best_device
 from askew_paper.data.images import load_holidays
 from askew_paper.experiment import MSE, Cell, Claim, Experiment, Outcome, Value, grid
-from askew_paper.experiments.image_pairs import EMBEDDING, PairSet, first_seed, learn_cell, mean_squared_error
+from askew_paper.experiments.image_pairs import EMBEDDING, PairSet, first_seed, learn_cell, squared_error
 from askew_paper.experiments.images import shrunk
 from askew_paper.notes import read_notes
 
@@ -55,12 +55,7 @@ class Crops:
     A crop is described by five integers: the number of the image, the first row, the row after the last, and the
     same for columns.
 
-    Parameters
-    ----------
-    pixels
-        Images, uint8 ``(n, channels, side, side)``; on the device once.
-    device
-        Where the crops are computed.
+    The images, uint8 ``(n, channels, side, side)``, are on the device once.
 
     Examples
     --------
@@ -88,12 +83,7 @@ def lacking(first: Tensor, second: Tensor) -> Tensor:
 
     .. math:: D(X, Y) = 1 - \frac{|X \cap Y|}{|X|}
 
-    Crops of different images have nothing in common.
-
-    Parameters
-    ----------
-    first, second
-        Descriptions of crops, as in :class:`Crops`, int64 ``(n, 5)``.
+    Crops of different images have nothing in common. Crops are described as in :class:`Crops`, ``(n, 5)``.
 
     Examples
     --------
@@ -116,19 +106,8 @@ def draw_crops(rows: Tensor, side: int, count: int, pool: int | None, seed: int)
 
     An image is cut once horizontally and once vertically, both at random, and one of the four rectangles is kept.
 
-    Parameters
-    ----------
-    rows
-        Images that may be drawn, ``(m,)``.
-    side
-        Height and width of an image.
-    count
-        Number of pairs.
-    pool
-        None cuts new crops for every pair. A multiple of 4 cuts this many crops for each batch of pairs, 4 of an
-        image, and draws the pairs among them; no crop is paired with itself.
-    seed
-        The same pairs for the same seed.
+    Without a ``pool`` there are new crops for every pair. A pool, a multiple of 4, cuts this many crops for each batch
+    of pairs, 4 of an image, and draws the pairs among them; no crop is paired with itself.
 
     Examples
     --------
@@ -215,7 +194,7 @@ def run(cell: Cell) -> Outcome:
     test = test_pairs(torch.arange(known, len(pixels)), first_seed(cell))
     if cell.method == "mean":
         mean = train_pairs(torch.arange(known), first_seed(cell) + 10).targets.mean()
-        return Outcome({"mse": mean_squared_error(mean, test)})
+        return Outcome({"mse": squared_error(mean, test)})
     encoder = functools.partial(SmallCNN, 3, side, EMBEDDING, cell["filters"], cell["hidden"])
     return learn_cell(cell, encoder, Crops(pixels, best_device()), known, train_pairs, test_pairs, test)
 

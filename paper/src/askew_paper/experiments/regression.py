@@ -57,18 +57,7 @@ def learn_target(
 
     The last weights count; the test pairs choose nothing. A training that diverges is measured where it was last good.
 
-    Parameters
-    ----------
-    model
-        Trained in place.
-    train, test
-        Pairs and their targets.
-    plan
-        How to train.
-    seed
-        Of the order of the pairs.
-    calibrate
-        Whether the scales of the model are set by the training pairs first.
+    ``seed`` is that of the order of the pairs; ``calibrate`` sets the scales of the model by the training pairs first.
 
     Examples
     --------

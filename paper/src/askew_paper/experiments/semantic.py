@@ -13,14 +13,7 @@ from torch.optim import Adam, Optimizer
 from askew.divergences import Divergence, Embedded, make
 from askew.training.runtime import best_device
 from askew_paper.experiment import Cell, Claim, Experiment, Outcome, Score, Value
-from askew_paper.experiments.image_pairs import (
-    PairBatches,
-    PairSet,
-    encoded,
-    mean_squared_error,
-    pair_loss,
-    pair_values,
-)
+from askew_paper.experiments.image_pairs import PairBatches, PairSet, encoded, pair_loss, pair_values, squared_error
 from askew_paper.experiments.images import (
     CALIBRATION_IMAGES,
     DRAWN,
@@ -117,12 +110,6 @@ def grouped_pairs(labels: Tensor, batch: int, group: int, generator: torch.Gener
 
     The images are split into groups at random, and each group gives one batch of pairs. So an image is encoded once for
     many pairs. Images that do not fill a group are left out.
-
-    Examples
-    --------
-    >>> pairs = grouped_pairs(torch.arange(60) % 10, batch=100, group=20, generator=torch.Generator().manual_seed(0))
-    >>> len(pairs), len(pairs.part(slice(100)).distinct()[0]) <= 20
-    (300, True)
     """
     order = torch.randperm(len(labels), generator=generator)
     parts = [
@@ -171,35 +158,8 @@ def learn_distances(
     Batch normalisation takes its means over the distinct images of a step. A training that diverges leaves the last
     good weights.
 
-    Parameters
-    ----------
-    encoder
-        From :func:`~askew_paper.experiments.images.encoder_of`; its embeddings are centred, and it is trained in place.
-    divergence
-        Between its embeddings; trained in place.
-    train
-        Images and classes.
-    batches
-        From :func:`epoch_batches`.
-    epochs
-        Passes over the images.
-    learning_rate, divergence_rate
-        Of the encoder and of the divergence, at their peaks.
-    spread
-        Standard deviation of each feature of the embeddings before training.
-    seed
-        Of the pairs that set the scales of the divergence.
-
-    Examples
-    --------
-    >>> from askew_paper.experiments.images import drawn_images
-    >>> train = drawn_images(60, side=8, seed=0)
-    >>> encoder, divergence = encoder_of("small-cnn", 8, side=8), make("nbd", 8)
-    >>> batches = epoch_batches(train.labels, 100, 20, seed=0)
-    >>> learned = learn_distances(encoder, divergence, train, batches, epochs=2, learning_rate=1e-3,
-    ...                           divergence_rate=1e-2, spread=0.25, seed=0)
-    >>> learned.loss > 0, learned.stopped
-    (True, 'finished')
+    The rates are those of the encoder and of the divergence, at their peaks. ``spread`` is the standard deviation of
+    each feature of the embeddings before training, and ``seed`` that of the pairs that set the divergence's scales.
     """
     encoder.centre(train.pixels[:CALIBRATION_IMAGES], spread)
     among = torch.arange(min(CALIBRATION_IMAGES, len(train.labels)))
@@ -243,7 +203,7 @@ def run(cell: Cell) -> Outcome:
     }
     if cell.method == "constant":
         mean = measured["mse-seen"][1].targets.mean()
-        return Outcome({name: mean_squared_error(mean, pairs) for name, (_, pairs) in measured.items()})
+        return Outcome({name: squared_error(mean, pairs) for name, (_, pairs) in measured.items()})
     encoder = encoder_of(cell["encoder"], cell["embedding"], cell["side"])
     divergence = make(cell.method, cell["embedding"])
     batches = epoch_batches(train.labels, cell["batch"], cell["group"], cell.seed + 1)
@@ -252,7 +212,7 @@ def run(cell: Cell) -> Outcome:
     place, scores = encoder.mean.device, {}
     for name, (images, pairs) in measured.items():
         values = pair_values(encoder, divergence, images.pixels.to(place), pairs.to(place))
-        scores[name] = mean_squared_error(values.cpu(), pairs)
+        scores[name] = squared_error(values.cpu(), pairs)
     return Outcome(scores, chosen={"stopped": learned.stopped, "loss": learned.loss})
 
 

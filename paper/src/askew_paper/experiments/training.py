@@ -166,16 +166,7 @@ def learn(
     These are the weights of the last epoch that was measured; where there is none, the last good ones of
     :func:`askew.fit`. A measurement that is not finite is a divergence as well.
 
-    Parameters
-    ----------
-    model
-        Trained in place.
-    data, loss
-        As in :func:`askew.fit`.
-    measure
-        Returns errors by name. They choose nothing.
-    settings
-        Other arguments of :func:`askew.fit`.
+    ``measure`` returns errors by name, which choose nothing; ``settings`` are other arguments of :func:`askew.fit`.
 
     Examples
     --------
@@ -217,18 +208,7 @@ def learn(
 def learn_from_labels(method: str, points: Tensor, labels: Tensor, loss: LabelLoss, plan: Plan, seed: int) -> Embedded:
     """Return a divergence of the catalogue between raw points, trained on standardised ones.
 
-    Parameters
-    ----------
-    method
-        A name of :func:`askew.names`.
-    points, labels
-        ``(n, dim)`` and ``(n,)``.
-    loss
-        Of a matrix of divergences and labels.
-    plan
-        How to train.
-    seed
-        Of the weights and of the order of the points.
+    The seed is that of the weights and of the order of the points.
 
     Examples
     --------
