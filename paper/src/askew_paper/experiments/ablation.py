@@ -25,7 +25,7 @@ from askew_paper.notes import read_notes
 __all__ = ["ABLATION", "VARIANTS", "Variant"]
 
 SETTINGS = ("euclidean/none", "xlogx/none", "xlogx/high")
-STEP = Score("step", "Processor time of a training step relative to the first line", lower_is_better=True, digits=2)
+STEP = Score("step", "Processor time of a training step relative to the first row", lower_is_better=True, digits=2)
 ROUNDS = {"toy": 2, "quick": 15, "paper": 30}
 ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {
     "softplus": functional.softplus,
@@ -191,7 +191,7 @@ def run(cell: Cell) -> Outcome:
     model = variant.model()
     outcome = learn_target(model, train, test, Plan.of(cell), cell.seed, calibrate=variant.calibrate)
     batch = [torch.from_numpy(part[: cell["batch"]]) for part in train]
-    steps = [training_step(some.model(), *batch) for some in (variant, VARIANTS["nbd"])]
+    steps = [training_step(each.model(), *batch) for each in (variant, VARIANTS["nbd"])]
     seconds, reference = interleaved(steps, cell["rounds"], clock=time.process_time)
     ratio = statistics.median(one / other for one, other in zip(seconds, reference, strict=True))
     chosen = dict(outcome.chosen)

@@ -228,8 +228,8 @@ def pair_rows(vectors: WordVectors, pairs: Iterable[tuple[str, str]]) -> Rows:
 
 def _among(known: Rows, codes: Rows) -> Flags:
     """Return which codes are among known ones, which are sorted."""
-    found: Flags = known[np.searchsorted(known, codes).clip(max=len(known) - 1)] == codes
-    return found
+    flags: Flags = known[np.searchsorted(known, codes).clip(max=len(known) - 1)] == codes
+    return flags
 
 
 def _split_graded(
@@ -254,13 +254,13 @@ def _siblings(vectors: WordVectors, taxonomy: Taxonomy, known: Rows) -> tuple[Ro
     for name, uppers in taxonomy.above.items():
         for upper in uppers:
             below.setdefault(upper, set()).update(word for word in taxonomy.words[name] if word in vectors)
-    found: dict[str, set[str]] = {}
+    siblings: dict[str, set[str]] = {}
     for words in below.values():
         for word in words:
-            found.setdefault(word, set()).update(words)
+            siblings.setdefault(word, set()).update(words)
     lists = []
     for row, word in enumerate(vectors.words):
-        others = vectors.rows(sorted(found.get(word, ())))
+        others = vectors.rows(sorted(siblings.get(word, ())))
         lists.append(others[~_among(known, row * len(vectors) + others) & (others != row)])
     starts = np.cumsum([0, *(len(those) for those in lists)])
     return starts.astype(np.int64), np.concatenate([*lists, np.zeros(1, np.int64)])

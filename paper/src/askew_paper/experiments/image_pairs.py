@@ -359,9 +359,9 @@ def learn_cell(
         held_out = test_pairs(rows[:held], first_seed(cell) + 1)
         trial = functools.partial(epoch_pairs, rows[held:])
         plan, errors = choose_rate(build, images, trial, held_out, plan, cell.seed)
-    found = learn_pairs(*build(), images, functools.partial(epoch_pairs, rows), test, plan, cell.seed)
-    chosen = {**found.chosen, "learning_rate": plan.rates[0], "validation": errors}
-    return Outcome(found.scores, found.curves, chosen)
+    outcome = learn_pairs(*build(), images, functools.partial(epoch_pairs, rows), test, plan, cell.seed)
+    chosen = {**outcome.chosen, "learning_rate": plan.rates[0], "validation": errors}
+    return Outcome(outcome.scores, outcome.curves, chosen)
 
 
 def first_seed(cell: Cell) -> int:

@@ -55,15 +55,15 @@ EPOCHS = {"toy": (2,), "quick": (50,), "paper": (50, 250)}
 def options(scale: str, setting: str, method: str) -> dict[str, Value]:
     """Return what the result of a method depends on, apart from the table; None leaves the choice to the learner."""
     divergence, encoder = METHODS[method]
-    found: dict[str, Value] = {"divergence": divergence, "encoder": encoder, "test": TEST_SHARE}
+    common: dict[str, Value] = {"divergence": divergence, "encoder": encoder, "test": TEST_SHARE}
     if method == "pbdl":
-        found["max_points"] = PBDL_ROWS[scale]
+        common["max_points"] = PBDL_ROWS[scale]
     if method.endswith(PAPERS_TRAINING):
-        found |= {"loss": "all triplets", "margin": 0.2, "batch": 256, "schedule": "constant"}
-        found |= {"rates": RATES[scale], "epochs": EPOCHS[scale], "held_out": 0.2}
+        common |= {"loss": "all triplets", "margin": 0.2, "batch": 256, "schedule": "constant"}
+        common |= {"rates": RATES[scale], "epochs": EPOCHS[scale], "held_out": 0.2}
     if scale == "toy":
-        return found | {"repetitions": 2, "rows": 60, "steps": 5}
-    return found | {"repetitions": REPETITIONS, "rows": None, "steps": 150 if scale == "quick" else None}
+        return common | {"repetitions": 2, "rows": 60, "steps": 5}
+    return common | {"repetitions": REPETITIONS, "rows": None, "steps": 150 if scale == "quick" else None}
 
 
 def cells(scale: str, seeds: int) -> Iterator[Cell]:

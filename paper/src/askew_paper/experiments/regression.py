@@ -110,8 +110,8 @@ def run(cell: Cell) -> Outcome:
         median = np.full_like(test.targets, np.median(train.targets))
         return Outcome({"mae": metrics.mae(test.targets, median)})
     if cell.method == "pbdl":
-        found = pbdl.fit_regression(*(part[: cell["pairs"]] for part in train), n_pieces=cell["pieces"])
-        return Outcome({"mae": _error(found.divergence, test)}, chosen={"converged": found.converged})
+        fitted = pbdl.fit_regression(*(part[: cell["pairs"]] for part in train), n_pieces=cell["pieces"])
+        return Outcome({"mae": _error(fitted.divergence, test)}, chosen={"converged": fitted.converged})
     model = plain(DIM) if cell.method == "nbd-plain" else make(cell.method.removesuffix(OUR_TRAINING), DIM)
     return learn_target(model, train, test, Plan.of(cell), cell.seed)
 

@@ -24,7 +24,7 @@ METHODS = (*REFERENCES, "euclidean", *LEARNED)
 QUASIMETRICS, BREGMAN = (*NORMS, "iqe", "mrn"), (*PLAIN, *ROOTS)
 # A network that is made here, for the toy scale.
 MADE = "made"
-DIRECTION = Score("direction", "Faster direction told", lower_is_better=False)
+DIRECTION = Score("direction", "Faster direction predicted", lower_is_better=False)
 # Differences of the two directions below this share of their sum are rounding.
 ROUNDING = 1e-5
 OURS: dict[str, Value] = {"epochs": 100, "batch": 256, "rates": (1e-3, 3e-3, 1e-2), "schedule": "linear"}
@@ -115,8 +115,8 @@ def run(cell: Cell) -> Outcome:
         chosen: dict[str, Any] = {}
     else:
         (there, back), chosen = landmarks.predictions(cell, task, task.test, task.test.flip(1))
-    told = direction(task.test_targets, task.test_reverse, there, back)
-    return Outcome({**score(task.test_targets, there), "direction": told}, chosen=chosen)
+    faster = direction(task.test_targets, task.test_reverse, there, back)
+    return Outcome({**score(task.test_targets, there), "direction": faster}, chosen=chosen)
 
 
 NOTES = read_notes("roads")

@@ -163,7 +163,7 @@ def learn(
 ) -> Learned:
     """Train a model, measure it after each epoch, and come back with good weights if the training diverges.
 
-    These are the weights of the last epoch that was measured; where there is none, the last good ones of
+    These are the weights of the last measured epoch or, before the first one, the last good weights of
     :func:`askew.fit`. A measurement that is not finite is a divergence as well.
 
     ``measure`` returns errors by name, which choose nothing; ``settings`` are other arguments of :func:`askew.fit`.
@@ -231,5 +231,5 @@ def learn_pbdl(points: Tensor, labels: Tensor, *, seed: int, **settings: Any) ->
     The other arguments are those of :func:`askew.pbdl.fit_pairs`.
     """
     scaling = Standardize(points.shape[1]).fit(points)
-    found = pbdl.fit_pairs(scaling(points).double(), labels, seed=seed, **settings)
-    return Embedded(scaling, found.divergence.float()), {"penalty": found.penalty}
+    fitted = pbdl.fit_pairs(scaling(points).double(), labels, seed=seed, **settings)
+    return Embedded(scaling, fitted.divergence.float()), {"penalty": fitted.penalty}
