@@ -20,6 +20,7 @@ ORDER = (
     "checks",
     "_progress",
     "_parallel",
+    "_dask",
     "io",
     "potentials",
     "divergences",

@@ -47,6 +47,17 @@ def test_learned_model() -> None:
     np.testing.assert_array_equal(values, 0)
 
 
+@pytest.mark.parametrize("scheduler", ["synchronous", "threads"])
+def test_the_first_bad_item_is_named_whichever_block_is_first_in_time(scheduler: str) -> None:
+    items = np.ones((40, 3))
+    items[[13, 25, 31], [1, 0, 2]] = np.nan
+    words = r"Got items\[3, 1\] = nan instead\..* Rows are counted from row 10, where block 1 begins\."
+    with dask.config.set(scheduler=scheduler):
+        for _ in range(5):
+            with pytest.raises(ValueError, match=words):
+                search_blocks("euclidean", da.from_array(items, chunks=(10, 3)), items[:2])
+
+
 @pytest.mark.parametrize(
     ("items", "k", "error", "words"),
     [

@@ -20,6 +20,7 @@ from sklearn.utils import check_array
 from torch import Tensor, nn
 
 from askew import checks
+from askew._dask import Failure, attempt, reduced
 from askew.clustering.inputs import as_table, check_not_negative, embed
 from askew.clustering.lloyd import Descent, descend, nearest, total
 from askew.clustering.scan import Scan, Sums
@@ -28,8 +29,6 @@ from askew.clustering.view import AffineCentroids, AffineView, Weights
 from askew.divergences import Bregman
 from askew.encoders import for_numpy
 
-# Results that one task combines.
-BRANCHES = 16
 # What points must be.
 SOME_WEIGHT = "with at least one point that has weight"
 
@@ -69,13 +68,6 @@ def _of_rows(work: Callable[[Any], Any], dtype: Any, columns: int | None, block:
     return work(block) if len(block) else np.empty((0,) if columns is None else (0, columns), dtype)
 
 
-class Failure(NamedTuple):
-    """Bad input in a block. It is a result, not an exception: Dask raises whichever exception comes first in time."""
-
-    block: int
-    error: Exception
-
-
 class Blocks:
     """The rows of a Dask array ``(n, ...)`` or data frame, block by block, with weights ``(n,)`` or None."""
 
@@ -97,11 +89,11 @@ class Blocks:
 
     def each(self, work: Callable[..., Any], context: Any, *arguments: object, seed: int | None = None) -> list[Any]:
         """Return one task for each block: ``work(context, block, weights, ...)``, with a seed per block if given."""
-        task = self.dask.delayed(_run, pure=False)
+        task = self.dask.delayed(attempt, pure=False)
         tasks = []
         for number, (block, weights) in enumerate(zip(self.blocks, self.weights, strict=True)):
             seeds = () if seed is None else ((seed, number),)
-            tasks.append(task(work, number, self.owner, context, block, weights, *seeds, *arguments))
+            tasks.append(task(_run, number, work, self.owner, context, block, weights, *seeds, *arguments))
         return tasks
 
     def embedded(self, context: BlockContext) -> tuple[Blocks, BlockContext]:
@@ -113,22 +105,8 @@ class Blocks:
         return other, replace(context, encoder=None)
 
     def reduced(self, tasks: Sequence[Any], add: Callable[[list[Any]], Any]) -> Any:
-        """Return the combined results of all tasks, added in a tree; None if no block has rows."""
-        join = self.dask.delayed(_joined, pure=False)
-        while len(tasks) > 1:
-            tasks = [join(add, list(tasks[i : i + BRANCHES])) for i in range(0, len(tasks), BRANCHES)]
-        result = self.dask.compute(tasks[0])[0]
-        if isinstance(result, Failure):
-            self._raise(result)
-        return result
-
-    def _raise(self, failure: Failure) -> None:
-        if failure.block == 0:
-            raise failure.error
-        length = self.dask.delayed(_length, pure=False)
-        start = sum(self.dask.compute(*(length(block) for block in self.blocks[: failure.block])))
-        text = f"{failure.error} Rows are counted from row {start}, where block {failure.block} begins."
-        raise (TypeError if isinstance(failure.error, TypeError) else ValueError)(text) from failure.error
+        """Return the combined results of all blocks; None if no block has rows."""
+        return reduced(tasks, add, self.blocks)
 
     def sent(self, value: object) -> Any:
         """Return a value that is sent once, however many tasks and passes take it.
@@ -139,33 +117,16 @@ class Blocks:
         return self.dask.persist(self.dask.delayed(_identity, pure=False)(value))[0]
 
 
-def _run(
-    work: Callable[..., Any], number: int, owner: str, context: Any, block: Any, weights: Any, *arguments: Any
-) -> Any:
+def _run(work: Callable[..., Any], owner: str, context: Any, block: Any, weights: Any, *arguments: Any) -> Any:
     """Return the result for a block; None for one without rows, as data frames have after a filter."""
     if block is None or isinstance(block, Failure):
         return block
-    try:
-        checked = None if weights is None else _checked_weights(weights, len(block), owner)
-        return work(context, block, checked, *arguments) if len(block) else None
-    except (TypeError, ValueError) as error:
-        return Failure(number, error)
-
-
-def _joined(add: Callable[[list[Any]], Any], parts: list[Any]) -> Any:
-    failure = next((part for part in parts if isinstance(part, Failure)), None)  # the first in the order of rows
-    if failure is not None:
-        return failure
-    known = [part for part in parts if part is not None]
-    return add(known) if len(known) > 1 else next(iter(known), None)
+    checked = None if weights is None else _checked_weights(weights, len(block), owner)
+    return work(context, block, checked, *arguments) if len(block) else None
 
 
 def _identity(value: object) -> object:
     return value
-
-
-def _length(block: Any) -> int:
-    return 0 if block is None else len(block)
 
 
 def _aligned(weights: Any, sizes: tuple[float, ...], owner: str) -> Any:

@@ -126,13 +126,7 @@ class AffineView:
         if not self.dual:
             return points.numpy()
         form = self.wide if points.dtype == torch.float64 else self.form
-        gradients = torch.empty_like(points)
-
-        def differentiate(part: slice) -> None:
-            gradients[part] = form.slopes(points[part])
-
-        over_blocks(points.shape[0], BLOCK_ROWS, differentiate)
-        return gradients.numpy()
+        return _in_blocks(torch.empty_like(points), lambda part: form.slopes(points[part])).numpy()
 
     def inside(self, centroids: Tensor) -> Tensor:
         """Return centroids moved off the boundary, where a mean of points on the boundary can lie."""
@@ -196,36 +190,28 @@ class AffineView:
     def base(self) -> Tensor:
         """The constant of each point: its divergence to the centre, or from it, ``(n,)``."""
         if self._base is None:
-            base = self.points.new_empty(self.points.shape[0])
-
-            def evaluate(part: slice) -> None:
-                block = self.points[part]
-                base[part] = self._divergences(block, self.centre) if self.dual else self.form.base(block)
-
-            over_blocks(len(base), BLOCK_ROWS, evaluate)
-            self._base = base
+            to_centre = (lambda block: self._divergences(block, self.centre)) if self.dual else self.form.base
+            self._base = _in_blocks(self._empty(), lambda part: to_centre(self.points[part]))
         return self._base
+
+    def _empty(self) -> Tensor:
+        return self.points.new_empty(self.points.shape[0])
 
     def divergences_to(self, centroids: Tensor, labels: NDArray[np.int32]) -> Tensor:
         """Return the exact divergence between each point and the centroid of its label, ``(n,)``."""
-        n, k = self.points.shape[0], centroids.shape[0]
-        result = self.points.new_empty(n)
+        points, k, result = self.points, centroids.shape[0], self._empty()
         numbers = torch.from_numpy(labels).long()
-        if self.dual or n < ROWS_TO_GROUP * k or not any(True for _ in self.potential.parameters()):
-
-            def evaluate(part: slice) -> None:
-                result[part] = self._divergences(self.points[part], centroids[numbers[part]])
-
-            over_blocks(n, BLOCK_ROWS, evaluate)
+        if self.dual or len(points) < ROWS_TO_GROUP * k or not any(True for _ in self.potential.parameters()):
+            _in_blocks(result, lambda part: self._divergences(points[part], centroids[numbers[part]]))
             return self._without_nan(result, centroids, numbers)
         # Cluster by cluster, a network is evaluated at each centroid only once.
         groups = numbers.argsort().split(numbers.bincount(minlength=k).tolist())
 
-        def evaluate_group(part: slice) -> None:
+        def evaluate(part: slice) -> None:
             for rows in groups[part.start].split(BLOCK_ROWS):
-                result[rows] = self.potential.centred_value(self.points[rows], centroids[part])
+                result[rows] = self.potential.centred_value(points[rows], centroids[part])
 
-        over_blocks(k, 1, evaluate_group)
+        over_blocks(k, 1, evaluate)
         return self._without_nan(result, centroids, numbers)
 
     def _without_nan(self, values: Tensor, centroids: Tensor, numbers: Tensor) -> Tensor:
@@ -258,3 +244,11 @@ class AffineView:
 
         rows = max(1, BLOCK_ENTRIES // max(centroids.shape[0], self.points.shape[1]))
         return over_blocks(self.points.shape[0], rows, evaluate)
+
+
+def _in_blocks(result: Tensor, values: Callable[[slice], Tensor]) -> Tensor:
+    def fill(part: slice) -> None:
+        result[part] = values(part)
+
+    over_blocks(result.shape[0], BLOCK_ROWS, fill)
+    return result

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import functools
 import math
 from typing import Any, NamedTuple
 
@@ -12,6 +13,7 @@ from numpy.typing import ArrayLike, NDArray
 from torch import Tensor, nn
 
 from askew import checks
+from askew._dask import attempt, reduced
 from askew._parallel import over_blocks
 from askew.divergences import Divergence, split_encoder
 from askew.encoders import as_points, encode
@@ -22,8 +24,6 @@ __all__ = ["score_blocks", "search_blocks"]
 
 # Pairs whose divergence is computed at a time.
 SCORED_PAIRS = 1 << 11
-# Answers that are merged by one task.
-BRANCHES = 16
 
 
 class _Answer(NamedTuple):
@@ -86,13 +86,11 @@ def search_blocks(
     blocks = _blocks(items, "items of search_blocks")
     checks.check_size(k, "k of search_blocks")
     _check_hits(k, sum(blocks.sizes))
-    search, merge = dask.delayed(_search_block, pure=False), dask.delayed(_merged, pure=False)
+    task = dask.delayed(attempt, pure=False)
     # Sent once, not with each block.
     sent = dask.delayed((divergence, as_points(queries).cpu()), pure=False, traverse=False)
-    parts = [search(sent, block, k, direction) for block in blocks.tasks]
-    while len(parts) > 1:
-        parts = [merge(parts[i : i + BRANCHES], k) for i in range(0, len(parts), BRANCHES)]
-    answer: _Answer = dask.compute(parts[0])[0]
+    parts = [task(_search_block, i, sent, block, k, direction) for i, block in enumerate(blocks.tasks)]
+    answer: _Answer = reduced(parts, functools.partial(_merged, k=k), blocks.tasks)
     _check_hits(k, answer.rows)
     return answer.values, answer.places
 
