@@ -112,7 +112,7 @@ class Step:
 
 
 def measure(task: Task, methods: list[str], rounds: int) -> list[list[str]]:
-    """Return a line for each method: images a second, shares of the parts, and the divergence beside the encoder."""
+    """Return a line for each method: images a second, shares of the parts, and the divergence relative to the encoder."""
     steps = {method: Step(task, method) for method in methods}
     times: dict[str, dict[str, list[float]]] = {method: {part: [] for part in PARTS} for method in methods}
     encoded: dict[str, list[int]] = {method: [] for method in methods}
@@ -133,8 +133,8 @@ def measure(task: Task, methods: list[str], rounds: int) -> list[list[str]]:
         medians = {part: statistics.median(times[method][part]) for part in PARTS}
         whole = sum(medians.values())
         shares = [f"{100 * medians[part] / whole:.1f}" for part in PARTS]
-        beside = f"{100 * medians['divergence'] / medians['encoder']:.1f}"
-        lines.append([method, f"{statistics.mean(encoded[method]) / whole:.0f}", *shares, beside])
+        relative = f"{100 * medians['divergence'] / medians['encoder']:.1f}"
+        lines.append([method, f"{statistics.mean(encoded[method]) / whole:.0f}", *shares, relative])
     return lines
 
 

@@ -115,6 +115,8 @@ def _learned(cell: Cell, points: Tensor, labels: Tensor) -> tuple[Divergence, di
         device="cpu",
         progress=False,
     ).fit(points.numpy(), labels.numpy())
+    if learner.history_.stopped == "interrupted":  # Ctrl-C: an unfinished training must not become a row
+        raise KeyboardInterrupt
     # The scores on held-out rows of the training part, where it compared.
     seen = {"validation": dict(learner.validation_)} if learner.validation_ else {}
     return learner.model_, {"choice": learner.choice_, **seen}
