@@ -112,7 +112,7 @@ class Step:
 
 
 def measure(task: Task, methods: list[str], rounds: int) -> list[list[str]]:
-    """Return a line for each method: images a second, shares of the parts, and the divergence relative to the encoder."""
+    """Return a line for each method: images a second, shares of the parts, divergence relative to encoder."""
     steps = {method: Step(task, method) for method in methods}
     times: dict[str, dict[str, list[float]]] = {method: {part: [] for part in PARTS} for method in methods}
     encoded: dict[str, list[int]] = {method: [] for method in methods}

@@ -1,4 +1,4 @@
-"""Ranking on six tables with default settings: mean average precision and AUC compared with the paper, and seconds of a fit.
+"""Ranking on six tables with default settings: MAP and AUC compared with the paper, and seconds of a fit.
 
 Each split holds out 20 % of the rows as queries; the other 80 % are what is learned from and what is ranked, by
 D(query, item), ties averaged. Nothing of the held-out rows enters any choice. Needs the six files of the UCI
