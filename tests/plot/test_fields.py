@@ -245,7 +245,7 @@ def test_simplex_is_drawn_as_a_triangle() -> None:
                 askew.Embedded(nn.Identity(), askew.make("kl", 2)), [1.0, 1.0], limits=(-2, -1, 0, 1)
             ),
             ValueError,
-            "Got none of the images that the encoder makes",
+            "Got none of the embeddings of the encoder",
         ),
     ],
 )

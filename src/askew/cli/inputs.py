@@ -16,20 +16,6 @@ from askew.cli.tables import LABEL, Columns, check_column, load_bundled, read_fr
 if TYPE_CHECKING:
     from pandas import DataFrame, Series
 
-__all__ = [
-    "COLUMNS",
-    "as_classes",
-    "columns_in",
-    "dim_of",
-    "labelled",
-    "load_model",
-    "names_of",
-    "numbers_of",
-    "points_for",
-    "read_table",
-    "tell",
-]
-
 # The key of the column encoding in the notes of a model or an index.
 COLUMNS = "columns"
 
@@ -129,7 +115,9 @@ def points_for(columns: Columns | None, table: DataFrame, dim: int | None) -> ND
         raise ValueError(checks.message("TABLE", must, numbers.shape[1], "Drop the other columns."))
     points: NDArray[np.float64] = numbers.to_numpy(dtype=np.float64)
     if not np.isfinite(points).all():
-        raise ValueError(checks.message("TABLE", "a table of finite numbers", "gaps or infinity", "Fill them first."))
+        raise ValueError(
+            checks.message("TABLE", "a table of finite numbers", "missing or infinite values", "Fill them first.")
+        )
     return points
 
 

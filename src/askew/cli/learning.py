@@ -11,23 +11,8 @@ from typing import Annotated, Any
 import typer
 
 from askew._messages import check_name, message
-from askew.cli.options import (
-    CLOSED,
-    LEARNED,
-    Dataset,
-    Drop,
-    Json,
-    Keep,
-    NoHeader,
-    Seed,
-    TableFile,
-    check_file,
-    check_source,
-    divergence_names,
-)
+from askew.cli import options
 from askew.cli.shell import app, print_json, say, table
-
-__all__: list[str] = []
 
 OUTPUT = Path("askew-out")
 REPORT = "report.html"
@@ -36,26 +21,26 @@ MODEL = "model"
 
 @app.command("compare", epilog="Example: askew compare flowers.csv --label species")
 def _compare(
-    file: TableFile = None,
+    file: options.TableFile = None,
     label: Annotated[str | None, typer.Option(help="Column with the classes.")] = None,
-    dataset: Dataset = None,
+    dataset: options.Dataset = None,
     divergence: Annotated[str, typer.Option(metavar="usual|all|NAME,...", help="Divergences to compare.")] = "usual",
     folds: Annotated[int, typer.Option(help="Folds of the cross-validation.")] = 5,
     steps: Annotated[int | None, typer.Option(help="Steps of each training; few for a quick look.")] = None,
-    drop: Drop = None,
-    keep: Keep = None,
-    no_header: NoHeader = False,
-    seed: Seed = 0,
+    drop: options.Drop = None,
+    keep: options.Keep = None,
+    no_header: options.NoHeader = False,
+    seed: options.Seed = 0,
     jobs: Annotated[int | None, typer.Option(help="Parallel trainings.", show_default="one per core")] = None,
     output: Annotated[Path, typer.Option("-o", "--output", help="Folder for the model and the report.")] = OUTPUT,
-    json: Json = False,
+    json: options.Json = False,
 ) -> None:
     """Find the best divergence for a table with classes.
 
     Prints a leaderboard, and writes the best model and a report.
     """
-    check_source(file, dataset)
-    names = divergence_names(divergence)
+    options.check_source(file, dataset)
+    names = options.divergence_names(divergence)
     from askew import io
     from askew.cli import inputs
     from askew.cli.comparison import SCORES, compare
@@ -111,24 +96,24 @@ def _compare(
 
 @app.command("learn", epilog="Example: askew learn flowers.csv --label species -o model")
 def _learn(
-    file: TableFile = None,
+    file: options.TableFile = None,
     label: Annotated[str | None, typer.Option(help="Column with the classes.")] = None,
     pairs: Annotated[Path | None, typer.Option(help="Table of pairs of rows of TABLE, with --target.")] = None,
     target: Annotated[str | None, typer.Option(help="Column of --pairs with the values of D(first, second).")] = None,
     triplets: Annotated[Path | None, typer.Option(help="Table of rows of TABLE: anchor, nearer, farther.")] = None,
-    dataset: Dataset = None,
+    dataset: options.Dataset = None,
     divergence: Annotated[str, typer.Option(metavar="NAME", help="Divergence to learn.")] = "nbd",
     encoder: Annotated[str, typer.Option(metavar="auto|none|mlp", help="Network in front of it.")] = "auto",
     name: Annotated[
         str | None, typer.Option("--id", help="Column of TABLE by which --pairs and --triplets name rows.")
     ] = None,
     steps: Annotated[int | None, typer.Option(help="Steps of the training.", show_default="by the table")] = None,
-    drop: Drop = None,
-    keep: Keep = None,
-    no_header: NoHeader = False,
-    seed: Seed = 0,
+    drop: options.Drop = None,
+    keep: options.Keep = None,
+    no_header: options.NoHeader = False,
+    seed: options.Seed = 0,
     output: Annotated[Path, typer.Option("-o", "--output", help="Folder for the model.")] = Path(MODEL),
-    json: Json = False,
+    json: options.Json = False,
 ) -> None:
     """Learn a divergence from classes, pairs or triplets."""
     given = [option for option, value in (("--pairs", pairs), ("--triplets", triplets)) if value is not None]
@@ -137,12 +122,12 @@ def _learn(
     if len(given) != 1:
         must = "one of --label, --pairs (with --target) and --triplets"
         raise ValueError(message("what to learn from", must, " and ".join(given) or "none"))
-    check_name(divergence, (*LEARNED, *CLOSED), "--divergence")
+    check_name(divergence, (*options.LEARNED, *options.CLOSED), "--divergence")
     check_name(encoder, ("auto", "none", "mlp"), "--encoder")
-    check_source(file, dataset)
+    options.check_source(file, dataset)
     for path in (pairs, triplets):
         if path is not None:
-            check_file(path)
+            options.check_file(path)
     import numpy as np
 
     from askew import io
@@ -151,7 +136,7 @@ def _learn(
     from askew.estimators import DivergenceLearner, PairRegressor, TripletLearner
 
     frame = inputs.read_table(file, dataset, no_header)
-    options: dict[str, Any] = {
+    settings: dict[str, Any] = {
         "divergence": divergence,
         "encoder": None if encoder == "none" else encoder,
         "steps": steps,
@@ -179,12 +164,12 @@ def _learn(
             raise ValueError(message("--target", must, "none"))
         values = others[check_column(others, target, "--target")].to_numpy(dtype=np.float64)
         rows = inputs.numbers_of(others.drop(columns=target), names, 2, "--pairs")
-        learner = PairRegressor(**options).fit(points[rows], values)
+        learner = PairRegressor(**settings).fit(points[rows], values)
     elif triplets is not None:
         rows = inputs.numbers_of(read_frame(triplets), names, 3, "--triplets")
-        learner = TripletLearner(**options).fit(points[rows])
+        learner = TripletLearner(**settings).fit(points[rows])
     else:
-        learner = DivergenceLearner(**options).fit(points, inputs.as_classes(frame[label]))
+        learner = DivergenceLearner(**settings).fit(points, inputs.as_classes(frame[label]))
     io.save(learner, output, notes={inputs.COLUMNS: columns.to_json()})
     if json:
         found = {"model": str(output), "divergence": divergence, "choice": learner.choice_}

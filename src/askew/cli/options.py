@@ -10,26 +10,6 @@ import typer
 
 from askew._messages import check_name, message
 
-__all__ = [
-    "CLOSED",
-    "DATASETS",
-    "ENDINGS",
-    "LEARNED",
-    "USUAL",
-    "Dataset",
-    "Drop",
-    "Id",
-    "Json",
-    "Keep",
-    "Model",
-    "NoHeader",
-    "Seed",
-    "TableFile",
-    "check_file",
-    "check_source",
-    "divergence_names",
-]
-
 # Example tables, and the functions of scikit-learn that load them.
 DATASETS = {"iris": "load_iris", "wine": "load_wine", "breast-cancer": "load_breast_cancer", "digits": "load_digits"}
 # Divergences by name: those that are learned and those in closed form, as in the catalogue (a test compares them). They

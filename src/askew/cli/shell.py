@@ -92,12 +92,7 @@ app = typer.Typer(
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
-    """Run the command; ends with SystemExit, as commands do.
-
-    Parameters
-    ----------
-    arguments
-        The words after ``askew``; None for those of the command line.
+    """Run the command on the words after ``askew``, by default those of the command line; ends with SystemExit.
 
     Examples
     --------
@@ -145,12 +140,7 @@ def _explain(error: Exception, debug: bool, code: int) -> None:
 def visible(text: str, lines: bool = False) -> str:
     r"""Return text with control characters written out, as Python does.
 
-    Parameters
-    ----------
-    text
-        Text with parts that may come from anywhere.
-    lines
-        Whether to keep line breaks, in text of ours; else they are written out as well: no name can look like a line.
+    So are line breaks, unless ``lines`` says that they are ours: no name can look like a line.
 
     Examples
     --------
@@ -167,19 +157,7 @@ def complain(text: str, lines: bool = False) -> None:
 
 
 def say(text: str = "", quiet: bool = False, lines: bool = False, aside: bool = False) -> None:
-    """Print something for people.
-
-    Parameters
-    ----------
-    text
-        What to print; an empty line by default.
-    quiet
-        Whether to print nothing, as programs read the output.
-    lines
-        Whether the text has several lines; see :func:`visible`.
-    aside
-        Whether to print to standard error.
-    """
+    """Print text for people, ``aside`` to standard error; nothing if ``quiet``, where programs read the output."""
     if not quiet:
         print(visible(text, lines), file=sys.stderr if aside else sys.stdout)
 

@@ -14,10 +14,8 @@ from typing import Annotated, Any
 import typer
 
 from askew._messages import check_name, message
-from askew.cli.options import Id, Json, Model, NoHeader, Seed, check_file
+from askew.cli import options
 from askew.cli.shell import app, print_json, say, table
-
-__all__: list[str] = []
 
 # The key of the names of the items in the notes of an index.
 NAMES = "names"
@@ -29,7 +27,7 @@ SHOWN = 20
 
 @app.command("index", epilog="Example: askew index askew-out/model items.csv --id sku -o index")
 def _index(
-    model: Model,
+    model: options.Model,
     file: Annotated[Path, typer.Argument(metavar="ITEMS", help="Table of items to search among.")],
     output: Annotated[Path, typer.Option("-o", "--output", help="Folder for the index.")] = Path("index"),
     direction: Annotated[
@@ -38,14 +36,14 @@ def _index(
     kind: Annotated[
         str, typer.Option(metavar="|".join(KINDS), help="Exact, or an index of FAISS, which auto chooses.")
     ] = "auto",
-    name: Id = None,
-    no_header: NoHeader = False,
-    json: Json = False,
+    name: options.Id = None,
+    no_header: options.NoHeader = False,
+    json: options.Json = False,
 ) -> None:
     """Index items, to search them by a divergence."""
     check_name(direction, DIRECTIONS, "--direction")
     check_name(kind, KINDS, "--kind")
-    check_file(file)
+    options.check_file(file)
     from askew.cli import inputs
     from askew.io import writable_folder
     from askew.search import ExactIndex, FaissIndex
@@ -76,13 +74,13 @@ def _search(
     index: Annotated[Path, typer.Argument(metavar="INDEX", help="Folder written by askew index.")],
     file: Annotated[Path, typer.Argument(metavar="QUERIES", help="Table of queries.")],
     k: Annotated[int, typer.Option("-k", help="Hits for each query.")] = 10,
-    name: Id = None,
+    name: options.Id = None,
     output: Annotated[Path | None, typer.Option("-o", "--output", help="CSV file for all hits.")] = None,
-    no_header: NoHeader = False,
-    json: Json = False,
+    no_header: options.NoHeader = False,
+    json: options.Json = False,
 ) -> None:
     """Find the items nearest to each query."""
-    check_file(file)
+    options.check_file(file)
     from askew.cli import inputs
     from askew.search import load_index
 
@@ -114,17 +112,17 @@ def _search(
 
 @app.command("cluster", epilog="Example: askew cluster askew-out/model customers.csv -k 5 -o clusters.csv")
 def _cluster(
-    model: Model,
+    model: options.Model,
     file: Annotated[Path, typer.Argument(metavar="TABLE", help="Rows to cluster.")],
     k: Annotated[int, typer.Option("-k", help="Number of clusters.")],
-    name: Id = None,
+    name: options.Id = None,
     output: Annotated[Path | None, typer.Option("-o", "--output", help="CSV file for the clusters.")] = None,
-    no_header: NoHeader = False,
-    seed: Seed = 0,
-    json: Json = False,
+    no_header: options.NoHeader = False,
+    seed: options.Seed = 0,
+    json: options.Json = False,
 ) -> None:
     """Cluster rows by k-means under a divergence."""
-    check_file(file)
+    options.check_file(file)
     from askew.cli import inputs
     from askew.clustering import BregmanKMeans
 
@@ -149,21 +147,21 @@ def _cluster(
 
 @app.command("explore", epilog="Example: askew explore askew-out/model --data flowers.csv --label species")
 def _explore(
-    model: Model,
+    model: options.Model,
     data: Annotated[
         Path | None, typer.Option(help="Table of points to show.", show_default="the training rows")
     ] = None,
     label: Annotated[str | None, typer.Option(help="Column of --data with classes, for colours.")] = None,
     output: Annotated[Path, typer.Option("-o", "--output", help="HTML page to write.")] = Path("explorer.html"),
-    no_header: NoHeader = False,
-    json: Json = False,
+    no_header: options.NoHeader = False,
+    json: options.Json = False,
 ) -> None:
     """Write a page that shows a divergence.
 
     On the page you drag a point and see its neighbours, in both directions.
     """
     if data is not None:
-        check_file(data)
+        options.check_file(data)
     elif label is not None:
         raise ValueError(message("--label", "given with --data", "without"))
     from askew.cli import inputs

@@ -58,9 +58,7 @@ def levels(
         The point a of the tangent plane that is subtracted, ``(dim,)``; None shows phi as it is.
     count
         Number of levels, about.
-    points
-        Data to show, ``(n, dim)``, which also sets the limits if they are not given.
-    plane, limits, resolution, ax
+    points, plane, limits, resolution, ax
         As in :func:`balls`. Without limits or points a neighbourhood of a is shown, or the domain: all of one that is
         bounded, else 0 to 3 or -3 to 3.
 
@@ -136,9 +134,7 @@ def asymmetry(
         As in :func:`balls`.
     reference
         The point c, ``(dim,)``.
-    points
-        Data to show, ``(n, dim)``, which also sets the limits if they are not given.
-    plane, limits, resolution, ax
+    points, plane, limits, resolution, ax
         As in :func:`balls`. Without limits or points a neighbourhood of c is shown, or all of a bounded domain.
     colorbar
         Whether to explain the colours, next to the axes.
@@ -208,9 +204,7 @@ def local_asymmetry(
         The length s of a step, in units of the axes; by default a twentieth of the shorter one.
     arrows
         Number of arrows along the longer axis.
-    points
-        Data to show, ``(n, dim)``, which also sets the limits if they are not given.
-    plane, limits, resolution, colorbar, ax
+    points, plane, limits, resolution, colorbar, ax
         As in :func:`asymmetry`. Without limits or points the domain is shown: all of one that is bounded, else 0 to 3
         or -3 to 3.
 

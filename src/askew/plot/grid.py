@@ -76,7 +76,7 @@ class Grid:
         values = function(self.inside(self.nodes))
         if not np.isfinite(values).any():
             must = "such that a part of what is seen lies in the domain of the divergence"
-            got = "none of the images that the encoder makes"
+            got = "none of the embeddings of the encoder"
             raise ValueError(checks.message(f"limits of {self.scene.owner}", must, got))
         return values.reshape(len(self.v), len(self.u), *values.shape[1:])
 

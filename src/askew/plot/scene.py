@@ -104,7 +104,7 @@ class Scene:
         ``first`` says that they are first arguments only, which may lie on the edge of some domains.
         """
         embeddings = self.embed(as_rows(points, f"{what} of {self.owner}", self.plane.dim))
-        name = what if self.encoder is None else f"images of {what}"
+        name = what if self.encoder is None else f"embeddings of {what}"
         boundary = first and self.divergence.takes_boundary("first")
         self.divergence.domain.check(embeddings, name, self.owner, boundary=boundary)
         return embeddings

@@ -17,15 +17,18 @@ def test_numbers_stay_and_gaps_get_the_median() -> None:
     columns = Columns.of(table)
     assert columns.features == ["a", "b"]
     np.testing.assert_array_equal(columns.encode(table), [[1, 1], [3, 0], [5, 1], [3, 1]])
-    assert columns.notes == ("a: 2 gaps filled by the median, 3",)
+    assert columns.notes == ("a: 2 missing values filled by the median, 3",)
 
 
 @pytest.mark.parametrize(
     ("values", "note"),
     [
-        ([1.0, np.inf, 3.0], "a: 1 infinite value, taken as a gap, filled by the median, 2"),
-        ([1.0, np.inf, -np.inf, 3.0], "a: 2 infinite values, taken as gaps, filled by the median, 2"),
-        ([1.0, None, np.inf, 3.0], "a: 1 gap and 1 infinite value, taken as a gap, filled by the median, 2"),
+        ([1.0, np.inf, 3.0], "a: 1 infinite value, taken as missing, filled by the median, 2"),
+        ([1.0, np.inf, -np.inf, 3.0], "a: 2 infinite values, taken as missing, filled by the median, 2"),
+        (
+            [1.0, None, np.inf, 3.0],
+            "a: 1 missing value and 1 infinite value, taken as missing, filled by the median, 2",
+        ),
     ],
 )
 def test_infinite_values_are_told_apart_from_gaps(values: list[float | None], note: str) -> None:
@@ -37,7 +40,7 @@ def test_infinite_values_are_told_apart_from_gaps(values: list[float | None], no
 
 def test_infinite_values_of_later_tables_are_told() -> None:
     columns = Columns.of(pandas.DataFrame({"a": [1.0, 2.0, 3.0], "b": [1, 2, 4]}))
-    words = "a: 1 infinite value, taken as a gap, filled by the median, 2"
+    words = "a: 1 infinite value, taken as missing, filled by the median, 2"
     assert columns.unseen(pandas.DataFrame({"a": [np.inf, np.nan], "b": [1, 2]})) == [words]
     assert columns.unseen(pandas.DataFrame({"a": ["-inf", "1"], "b": [1, 2]})) == [words]
     assert columns.unseen(pandas.DataFrame({"a": [1.0, np.nan], "b": [1, 2]})) == []
@@ -100,7 +103,7 @@ def test_what_is_no_number_is_told() -> None:
     columns = Columns.of(pandas.DataFrame({"a": [1.0, 2.0, 3.0]}))
     later = pandas.DataFrame({"a": ["7", "many", None, "inf"]})
     assert columns.unseen(later) == [
-        "a: 1 infinite value, taken as a gap, filled by the median, 2",
+        "a: 1 infinite value, taken as missing, filled by the median, 2",
         "a: no number, filled by the median: 'many'",
     ]
 

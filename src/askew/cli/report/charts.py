@@ -59,14 +59,7 @@ def ticks(low: float, high: float, count: int = 5) -> list[float]:
 
 
 def ranges_chart(rows: Sequence[tuple[str, float, float, Sequence[float]]], label: str) -> str:
-    """Return a chart with a row for each name: mean, standard deviation and single values.
-
-    Parameters
-    ----------
-    rows
-        Name, mean, deviation and values; drawn from above.
-    label
-        Name of the axis.
+    """Return a chart with a row for each name, mean, standard deviation and single values, on an axis with a label.
 
     Examples
     --------

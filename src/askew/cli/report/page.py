@@ -46,26 +46,10 @@ def write_comparison(
     notes: Sequence[str] = (),
     settings: Mapping[str, object] | None = None,
 ) -> Path:
-    """Write one HTML page about a comparison, which loads nothing; the file is replaced as a whole.
+    """Write one HTML page about a comparison, which loads nothing, and return its path.
 
-    Parameters
-    ----------
-    path
-        The file.
-    board
-        From :func:`askew.cli.comparison.compare`.
-    learner
-        The best divergence, learned from all points.
-    points, labels
-        The data, ``(n, dim)`` and ``(n,)``.
-    title
-        Title of the page.
-    feature_names
-        Names of the features.
-    notes
-        Remarks about the data.
-    settings
-        Settings of the comparison.
+    The learner is the best divergence of the board, learned from all points, ``(n, dim)``, and labels, ``(n,)``;
+    ``notes`` are remarks about the data, and ``settings`` those of the comparison. The file is replaced as a whole.
 
     Examples
     --------
@@ -144,11 +128,6 @@ def flat_map(matrix: NDArray[np.float64]) -> tuple[NDArray[np.float64], float]:
 
     Classical scaling of the symmetric part: distances are square roots of (D + D^T) / 2. The second number is the
     share of the positive eigenvalues that the plane has: 1 if the map is exact.
-
-    Parameters
-    ----------
-    matrix
-        D of all pairs, ``(n, n)``.
 
     Examples
     --------
@@ -259,14 +238,7 @@ def _resource(name: str) -> str:
 def document(title: str, body: str, script: str = "") -> str:
     """Return a whole page, whose content policy lets nothing be loaded and no script run but the one given.
 
-    Parameters
-    ----------
-    title
-        Plain text.
-    body
-        HTML, with all text from data escaped.
-    script
-        JavaScript to put at the end.
+    Text from data must be escaped in the body; the title is escaped here.
 
     Examples
     --------

@@ -213,19 +213,19 @@ def _decided(values: Series, keep: bool) -> tuple[Column | None, str]:
         return None, f"{name}: left out, it is empty"
     if different == 1 and present == rows:
         return None, f"{name}: left out, it is the same in all rows"
-    gaps = f", {rows - present} gaps" if present < rows else ""
+    missing = f", {_count(rows - present, 'missing value')}" if present < rows else ""
     if values.dtype.kind == "M":
-        return _date(values, gaps)
+        return _date(values, missing)
     if values.dtype.kind in "biuf":
         return _number(values, keep)
     texts = values[values.notna()].astype(str)
     numbers = _numbers(texts)
     if np.isfinite(numbers).mean() >= ENOUGH:
         strange = {text for text, number in zip(texts, numbers, strict=True) if not np.isfinite(number)}
-        note = f"{name}: numbers among text; filled by the median: {_some(strange) or 'gaps'}"
+        note = f"{name}: numbers among text; filled by the median: {_some(strange) or 'missing values'}"
         return _with_fill(name, "number", _numbers(values)), note
     if texts.str.match(r"\d{4}-\d\d-\d\d").mean() >= ENOUGH and np.isfinite(_days(texts)).mean() >= ENOUGH:
-        return _date(values, gaps)
+        return _date(values, missing)
     if not keep and different > MOST_LEVELS and different > TOO_DIFFERENT * present:
         what = f"{different} different values in {present} rows"
         return None, f"{name}: left out, it looks like names or free text ({what})"
@@ -234,7 +234,7 @@ def _decided(values: Series, keep: bool) -> tuple[Column | None, str]:
     order = sorted(counts.index, key=lambda level: (-int(counts[level]), level))
     others = len(order) > MOST_LEVELS
     note = f"{name}: a category of {len(order)} levels" + (f", the {MOST_LEVELS} most frequent apart" if others else "")
-    note += f"{gaps}, which are 0 in all" if gaps else ""
+    note += f"{missing} 0 in all" if missing else ""
     return Column(name, "category", levels=tuple(order[:MOST_LEVELS]), others=others), note
 
 
@@ -247,13 +247,13 @@ def _number(values: Series, keep: bool) -> tuple[Column | None, str]:
     if len(finite) == 0 or (len(finite) == rows and finite.min() == finite.max()):
         return None, f"{name}: left out, it has no two different numbers"
     column, infinite = _with_fill(name, "number", numbers), _count_infinite(values)
-    gaps = rows - len(finite) - infinite
-    return column, f"{name}: {_filled(gaps, infinite, column.fill)}" if gaps or infinite else ""
+    missing = rows - len(finite) - infinite
+    return column, f"{name}: {_filled(missing, infinite, column.fill)}" if missing or infinite else ""
 
 
-def _date(values: Series, gaps: str) -> tuple[Column, str]:
+def _date(values: Series, missing: str) -> tuple[Column, str]:
     name, strange = str(values.name), _strange(values, "date")
-    note = f"{name}: a date, as days{gaps and gaps + ' filled'}"
+    note = f"{name}: a date, as days{missing and missing + ' filled'}"
     note += f"; no date, filled by the median: {_some(strange)}" if strange else ""
     return _with_fill(name, "date", _days(values)), note
 
@@ -267,13 +267,15 @@ def _some(strange: set[str]) -> str:
     return ", ".join(map(repr, sorted(strange)[:3])) + (", ..." if len(strange) > 3 else "")
 
 
-def _filled(gaps: int, infinite: int, median: float) -> str:
+def _filled(missing: int, infinite: int, median: float) -> str:
     """Describe what was filled; infinite numbers apart, as nobody left these out by intent."""
-    parts = [f"{gaps} gap{'s' * (gaps > 1)}"] if gaps else []
-    if infinite:
-        taken = "taken as gaps," if infinite > 1 else "taken as a gap,"
-        parts.append(f"{infinite} infinite value{'s' * (infinite > 1)}, {taken}")
+    parts = [_count(missing, "missing value")] if missing else []
+    parts += [f"{_count(infinite, 'infinite value')}, taken as missing,"] if infinite else []
     return f"{' and '.join(parts)} filled by the median, {median:.4g}"
+
+
+def _count(number: int, what: str) -> str:
+    return f"{number} {what}{'s' * (number > 1)}"
 
 
 # ---------------------------------------------------------------------- values
