@@ -23,6 +23,7 @@ from askew.encoders import MLP, Standardize, as_points, encode, for_numpy
 from askew.estimators.plans import Plan, mlp_activation
 from askew.search import ExactIndex
 from askew.training import History, TrainingDivergedError, fit
+from askew.training.runtime import seeded
 
 __all__ = ["BaseLearner"]
 
@@ -36,7 +37,6 @@ EMBEDDING_FEATURES = 16
 # Share of pairs and triplets that is held out to compare models on.
 HELD_OUT_SHARE = 0.2
 
-Floats = NDArray[np.float64]
 Encoder = str | nn.Module | None
 # Points, pairs or triplets, and what is known about them.
 Data = tuple[Tensor, ...]
@@ -84,9 +84,10 @@ class BaseLearner(BaseEstimator):  # type: ignore[misc]
         "n_features_in_",
         "feature_names_in_",
     )
-    # What one row of the data is called, and how many rows are needed to hold some out.
+    # What one row of the data is called, how many are needed to hold some out, and whether each is a tuple of points.
     _rows: ClassVar[str]
     _rows_to_hold_out: ClassVar[int] = 200
+    _takes_tuples: ClassVar[bool] = False
     # The score on held-out rows that decides on the encoder, and whether a smaller one is better.
     _score_name: ClassVar[str]
     _smaller_is_better: ClassVar[bool] = False
@@ -207,6 +208,12 @@ class BaseLearner(BaseEstimator):  # type: ignore[misc]
             self._index = (self.items_, self.divergence_, index)
         return index
 
+    def __sklearn_tags__(self) -> Any:
+        tags = super().__sklearn_tags__()
+        if self._takes_tuples:
+            tags.input_tags.two_d_array, tags.input_tags.three_d_array = False, True
+        return tags
+
     def __getstate__(self) -> dict[str, Any]:
         # Copies and pickles build their own index.
         state: dict[str, Any] = super().__getstate__()
@@ -227,9 +234,8 @@ class BaseLearner(BaseEstimator):  # type: ignore[misc]
         if not reset:
             check_is_fitted(self, "divergence_")
         whole = for_numpy(tuples, f"{name} of {owner}")
-        array: Floats = check_array(
-            whole, allow_nd=True, ensure_2d=False, dtype=np.float64, estimator=self, input_name=name
-        )
+        options = {"allow_nd": True, "ensure_2d": False, "dtype": np.float64}
+        array = check_array(whole, estimator=self, input_name=name, **options)
         if array.ndim != 3 or array.shape[1] != size:
             hint = f"Columns of points are put together by numpy.stack([{', '.join('abc'[:size])}], axis=1)."
             raise ValueError(checks.message(f"{name} of {owner}", f"of shape (n, {size}, dim)", array.shape, hint))
@@ -341,8 +347,7 @@ class BaseLearner(BaseEstimator):  # type: ignore[misc]
         if self.divergence == "pbdl" and encoder is None:
             return self._solve(data, seed).to(torch.get_default_dtype()), History()
         points = data[0]
-        with torch.random.fork_rng(devices=[]):
-            torch.default_generator.manual_seed(seed)
+        with seeded(seed, torch.device("cpu")):
             model = self._untrained(points.shape[-1], encoder, len(points))
         if not any(p.requires_grad for p in model.parameters()):
             return model, History()

@@ -41,6 +41,7 @@ class PairRegressor(RegressorMixin, BaseLearner):  # type: ignore[misc]
     """
 
     _rows = "pairs"
+    _takes_tuples = True
     _score_name = "mean squared error on {} held-out pairs"
     _smaller_is_better = True
 
@@ -78,8 +79,3 @@ class PairRegressor(RegressorMixin, BaseLearner):  # type: ignore[misc]
     def _solve(self, data: Data, seed: int) -> Divergence:
         first, second = data[0].double().unbind(1)
         return pbdl.fit_regression(first, second, data[1].double()).divergence
-
-    def __sklearn_tags__(self) -> Any:
-        tags = super().__sklearn_tags__()
-        tags.input_tags.two_d_array, tags.input_tags.three_d_array = False, True
-        return tags

@@ -43,6 +43,7 @@ class TripletLearner(BaseLearner):
     """
 
     _rows = "triplets"
+    _takes_tuples = True
     _score_name = "share of {} held-out triplets in order"
 
     def fit(self, X: ArrayLike, y: object = None) -> TripletLearner:
@@ -81,11 +82,6 @@ class TripletLearner(BaseLearner):
             must = f"of at most {PIECES} different points for 'pbdl', whose linear program has a piece for each"
             raise ValueError(checks.message("triplets of TripletLearner", must, len(points), hint))
         return pbdl.fit_triplets(points, numbers.reshape(-1, 3), seed=seed).divergence
-
-    def __sklearn_tags__(self) -> Any:
-        tags = super().__sklearn_tags__()
-        tags.input_tags.two_d_array, tags.input_tags.three_d_array = False, True
-        return tags
 
 
 def _margins(divergence: Divergence, anchors: Tensor, nearer: Tensor, farther: Tensor) -> Tensor:

@@ -201,8 +201,9 @@ def fit(
         validation=watched.fingerprint() if compared and isinstance(watched, Batches) else str(watched is not None),
         schedule=schedule if isinstance(schedule, str) else _name(schedule),
     )
-    others = {"checkpoint_every": every, "calibrate": bool(calibrate), "callback": callback is not None}
-    processes.check_same(asdict(settings) | others, modules={"model": model, "loss": loss})
+    if processes.size > 1:
+        others = {"checkpoint_every": every, "calibrate": bool(calibrate), "callback": callback is not None}
+        processes.check_same(asdict(settings) | others, modules={"model": model, "loss": loss})
     begun = path is not None and path.exists()
     readable = "The file must be where all of them can read it."
     processes.check_same({"checkpoint": "a file" if begun else path and "no file yet"}, readable)
