@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from abc import ABC, abstractmethod
-from collections.abc import Callable
 from numbers import Real
 from typing import Any, ClassVar
 
@@ -14,10 +13,8 @@ from torch import Tensor, nn
 from askew import checks
 from askew.divergences import Divergence
 
-__all__ = ["AnchorwiseLoss", "LabelLoss", "Loss", "MarginLoss", "PairLoss", "TripletLoss", "embed"]
+__all__ = ["LabelLoss", "Loss", "MarginLoss", "PairLoss", "TripletLoss", "embed"]
 
-# Adds a tensor over processes.
-Add = Callable[[Tensor], Tensor]
 # Larger margins would overflow in single precision once they are added to something.
 LARGEST_MARGIN = 1e30
 
@@ -50,40 +47,6 @@ class LabelLoss(Loss):
         points, labels = batch
         result: Tensor = self(model.pairwise(points, points), labels)
         return result
-
-
-class AnchorwiseLoss(LabelLoss):
-    """A loss whose terms belong to one anchor each, which lets processes divide the anchors among them.
-
-    A subclass that overrides ``forward`` has to override :meth:`of_rows` as well. If it does not, :attr:`divisible` is
-    false, and ``forward`` gets the whole matrix in each process.
-    """
-
-    @property
-    def divisible(self) -> bool:
-        """Whether ``of_rows`` matches a call of the loss: ``forward`` was not overridden without it, nor hooked."""
-        if "forward" in vars(self) or self._forward_hooks or self._forward_pre_hooks:
-            return False
-        for kind in type(self).__mro__:
-            if "of_rows" in vars(kind):
-                return True
-            if "forward" in vars(kind) or "__call__" in vars(kind):
-                return False
-        return False
-
-    @abstractmethod
-    def of_rows(self, rows: Tensor, labels: Tensor, add: Add) -> Tensor:
-        """Return the loss of a batch of which each process has some rows, the same in all of them.
-
-        Parameters
-        ----------
-        rows
-            The matrix of the first m points and all of them, ``(m, n)``.
-        labels
-            The labels of all points, ``(n,)``.
-        add
-            Adds a tensor over processes; the gradient goes to the tensor of each of them.
-        """
 
 
 class PairLoss(Loss):

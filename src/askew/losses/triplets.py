@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -11,8 +12,6 @@ from torch.nn import functional
 
 from askew import checks
 from askew.losses.base import (
-    Add,
-    AnchorwiseLoss,
     LabelLoss,
     MarginLoss,
     TripletLoss,
@@ -29,6 +28,8 @@ __all__ = ["AllTriplets", "HardTriplets", "SemiHardTriplets", "TripletMargin"]
 # Comparing takes a pass for each point of a class; above so many, or in a small batch, one sort is faster.
 MOST_PASSES = 24
 FEWEST_ROWS = 128
+# Adds a tensor over processes.
+Add = Callable[[Tensor], Tensor]
 # Elements that are widened to float64 at a time.
 WIDE_ELEMENTS = 1 << 14
 
@@ -82,7 +83,7 @@ def _count(matrix: Tensor, labels: Tensor, margin: float) -> tuple[Tensor, float
     return torch.from_numpy(counts), number, total
 
 
-class AllTriplets(MarginLoss, AnchorwiseLoss):
+class AllTriplets(MarginLoss, LabelLoss):
     r"""The mean over all triplets of a batch that violate the margin, exact, without listing them.
 
     .. math:: \operatorname{mean} \{\ell_{apn} : \ell_{apn} > 0\}, \qquad
@@ -123,8 +124,29 @@ class AllTriplets(MarginLoss, AnchorwiseLoss):
         check_labels(matrix, labels, "AllTriplets")
         return matrix.sum() if matrix.numel() == 0 else self._of(matrix, labels, None)
 
+    @property
+    def divisible(self) -> bool:
+        """Whether ``of_rows`` matches a call of the loss: a subclass or a hook that changes only one of them does not.
+
+        If so, each of several processes computes the terms of its own anchors; otherwise each gets the whole matrix.
+        """
+        if "forward" in vars(self) or self._forward_hooks or self._forward_pre_hooks:
+            return False
+        kinds = (kind for kind in type(self).__mro__ if vars(kind).keys() & {"of_rows", "forward", "__call__"})
+        return "of_rows" in vars(next(kinds))
+
     def of_rows(self, rows: Tensor, labels: Tensor, add: Add) -> Tensor:
-        """Return the loss of a batch of which each process has some rows; see :meth:`AnchorwiseLoss.of_rows`."""
+        """Return the loss of a batch of which each process has some rows, the same in all of them.
+
+        Parameters
+        ----------
+        rows
+            The matrix of the first m points and all of them, ``(m, n)``.
+        labels
+            The labels of all points, ``(n,)``.
+        add
+            Adds a tensor over processes; the gradient goes to the tensor of each of them.
+        """
         check_labels(rows, labels, "AllTriplets", square=False)
         return self._of(rows, labels, add)
 

@@ -15,8 +15,8 @@ from torch import Tensor, distributed, nn
 
 from askew import checks
 from askew.divergences import Divergence, Embedded
-from askew.losses import LabelLoss, Loss, PairLoss, TripletLoss
-from askew.losses.base import AnchorwiseLoss, embed
+from askew.losses import AllTriplets, LabelLoss, Loss, PairLoss, TripletLoss
+from askew.losses.base import embed
 from askew.training.runtime import Batch, Objective, OneProcess, one_number
 
 __all__ = ["ProcessGroup", "reported"]
@@ -209,9 +209,9 @@ class ProcessGroup(OneProcess):
                 gradient /= self.size
 
 
-def _is_divided(loss: object) -> TypeGuard[AnchorwiseLoss]:
+def _is_divided(loss: object) -> TypeGuard[AllTriplets]:
     """Whether each process computes the terms of its own anchors only."""
-    return isinstance(loss, AnchorwiseLoss) and loss.divisible
+    return isinstance(loss, AllTriplets) and loss.divisible
 
 
 def _first(values: Tensor, rows: int) -> Tensor:
