@@ -194,7 +194,7 @@ def test_histories_and_states(tmp_path: Path, value: object) -> None:
 class Learner:
     """What a scikit-learn estimator of the library looks like from here."""
 
-    _saved: ClassVar[tuple[str, ...]] = (
+    saved_attributes: ClassVar[tuple[str, ...]] = (
         "divergence_",
         "encoder_",
         "classes_",

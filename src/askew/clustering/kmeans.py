@@ -111,7 +111,7 @@ class BregmanKMeans(ClassNamePrefixFeaturesOutMixin, TransformerMixin, ClusterMi
     """
 
     # What askew.save keeps; `_middle` is the centre of the affine view.
-    _saved: ClassVar[tuple[str, ...]] = (
+    saved_attributes: ClassVar[tuple[str, ...]] = (
         *("cluster_centers_", "labels_", "inertia_", "n_iter_", "counts_", "divergence_", "encoder_"),
         *("n_features_in_", "feature_names_in_", "_middle"),
     )

@@ -117,7 +117,7 @@ class BregmanMixture(ClusterMixin, BaseEstimator):  # type: ignore[misc]
     """
 
     # What askew.save keeps.
-    _saved: ClassVar[tuple[str, ...]] = (
+    saved_attributes: ClassVar[tuple[str, ...]] = (
         *("weights_", "cluster_centers_", "temperature_", "labels_", "lower_bound_", "lower_bounds_", "converged_"),
         *("n_iter_", "divergence_", "encoder_", "directions_", "n_features_in_", "feature_names_in_"),
     )

@@ -73,7 +73,7 @@ class BaseLearner(BaseEstimator):  # type: ignore[misc]
     """
 
     # What askew.save keeps of a fitted learner.
-    _saved: ClassVar[tuple[str, ...]] = (
+    saved_attributes: ClassVar[tuple[str, ...]] = (
         "divergence_",
         "encoder_",
         "choice_",

@@ -73,7 +73,7 @@ class DivergenceLearner(TransformerMixin, BaseLearner):  # type: ignore[misc]
     True
     """
 
-    _saved: ClassVar[tuple[str, ...]] = (*BaseLearner._saved, "classes_", "labels_")
+    saved_attributes: ClassVar[tuple[str, ...]] = (*BaseLearner.saved_attributes, "classes_", "labels_")
     _rows = "rows"
     _rows_to_hold_out = 50
     _score_name = "mean average precision on {} held-out rows"

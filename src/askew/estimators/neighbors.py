@@ -44,7 +44,7 @@ class DivergenceNeighborsClassifier(ClassifierMixin, BaseEstimator):  # type: ig
     True
     """
 
-    _saved: ClassVar[tuple[str, ...]] = ("learner_", "classes_", "n_features_in_", "feature_names_in_")
+    saved_attributes: ClassVar[tuple[str, ...]] = ("learner_", "classes_", "n_features_in_", "feature_names_in_")
 
     def __init__(self, learner: DivergenceLearner | None = None, n_neighbors: int = 5) -> None:
         self.learner = learner

@@ -229,7 +229,7 @@ class _Packer:
             )
         if _is_estimator(value):
             estimator: Any = value
-            fitted = {name: getattr(value, name) for name in estimator._saved if hasattr(value, name)}
+            fitted = {name: getattr(value, name) for name in estimator.saved_attributes if hasattr(value, name)}
             # Labels of dask's data may be as large as the data, and predict gives them: they are not computed here.
             fitted = {name: one for name, one in fitted.items() if not checks.is_lazy(one)}
             return {
@@ -267,7 +267,7 @@ def _unwrapped(model: object) -> object:
 
 
 def _is_estimator(value: object) -> bool:
-    return isinstance(getattr(value, "_saved", None), tuple) and hasattr(value, "get_params")
+    return isinstance(getattr(value, "saved_attributes", None), tuple) and hasattr(value, "get_params")
 
 
 def _unknown_classes(node: object) -> set[str]:
@@ -331,7 +331,11 @@ class _Unpacker:
         given = {cls.__name__: cls for cls in self.classes}
         known = checks.check_name(name, {**given, **ESTIMATORS}, f"the class of the estimator in {self.shown}")
         cls: Any = resolve(known, ESTIMATORS) or given[known]
-        if not isinstance(parameters, dict) or not isinstance(fitted, dict) or not set(fitted) <= set(cls._saved):
+        if (
+            not isinstance(parameters, dict)
+            or not isinstance(fitted, dict)
+            or not set(fitted) <= set(cls.saved_attributes)
+        ):
             raise ValueError(damaged(self.shown, "its estimator has other attributes than this askew knows"))
         try:
             result = cls(**parameters)
