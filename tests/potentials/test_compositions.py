@@ -10,6 +10,7 @@ from torch import Tensor, nn
 from torch.autograd import gradcheck, gradgradcheck
 
 from askew.checks import NEGATIVE, POSITIVE, REAL, SIMPLEX, UNIT_BOX
+from askew.potentials import AffinePrecomposed, Scaled, Sum
 from askew.potentials.closed_form import (
     Burg,
     Exponential,
@@ -19,7 +20,6 @@ from askew.potentials.closed_form import (
     PowerNorm,
     Quadratic,
 )
-from askew.potentials.compositions import AffinePrecomposed, Scaled, Sum
 from askew.potentials.conjugate import Conjugate
 from askew.potentials.function import FromFunction
 

@@ -1,10 +1,10 @@
-"""Divergences D(x, y) as modules: one contract, many members."""
+"""Divergences D(x, y): Bregman divergences, norms, quasimetrics, wrappers, and a catalogue of them by name."""
 
 from askew.divergences.affine import AffineForm, Planes
-from askew.divergences.base import Divergence, Ranking
-from askew.divergences.bregman import Bregman, NeuralBregman, pairwise_tolerance
+from askew.divergences.base import Bregman, Divergence, Ranking, pairwise_tolerance
 from askew.divergences.catalogue import CATALOGUE, Entry, make, names
 from askew.divergences.max_affine import DeepDiv, MaxAffine
+from askew.divergences.neural import NeuralBregman
 from askew.divergences.norms import DeepNorm, Euclidean, Mahalanobis, WideNorm
 from askew.divergences.quasimetrics import IQE, MRN
 from askew.divergences.split import EncoderAndDivergence, split_encoder

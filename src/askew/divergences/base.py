@@ -1,11 +1,13 @@
-"""The contract of a divergence: two calls, three promises."""
+"""The base class of divergences, and the Bregman divergences that many of them are or rank like."""
 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Literal
+from typing import Literal
 
 import torch
 from torch import Tensor, nn
@@ -16,17 +18,44 @@ from askew.checks import REAL, Domain
 from askew.divergences.affine import AffineForm
 from askew.divergences.precision import autocasting, call_in, without_nan
 from askew.io import Rebuildable
+from askew.potentials import Potential
 
-if TYPE_CHECKING:
-    from askew.divergences.bregman import Bregman
-
-__all__ = ["Divergence", "Ranking", "Side"]
+__all__ = ["Bregman", "Divergence", "Ranking", "Side", "pairwise_tolerance"]
 
 # The two arguments of a divergence.
 Side = Literal["first", "second"]
 
 # Elements of the largest temporary that the blockwise `pairwise` makes (16 MiB of float32).
 BLOCK_ELEMENTS = 1 << 22
+
+
+# The least relative error that `pairwise` is asked for in this context.
+_TOLERANCE: ContextVar[float] = ContextVar("pairwise_tolerance", default=0.0)
+
+
+@contextmanager
+def pairwise_tolerance(rtol: float) -> Iterator[None]:
+    """Let near pairs in ``pairwise`` of Bregman divergences have this relative error, in this thread.
+
+    It only ever raises ``pairwise_rtol``. Training uses it: the gradient of an entry does not depend on it, and a loss
+    that sees the order of entries hardly sees the third digit of the smallest.
+
+    Parameters
+    ----------
+    rtol
+        Largest relative error of an entry.
+
+    Examples
+    --------
+    >>> D = NeuralBregman(3)
+    >>> with pairwise_tolerance(0.1):
+    ...     matrix = D.pairwise(torch.randn(5, 3), torch.randn(4, 3))
+    """
+    token = _TOLERANCE.set(checks.check_positive(rtol, "rtol of pairwise_tolerance"))
+    try:
+        yield
+    finally:
+        _TOLERANCE.reset(token)
 
 
 @dataclass(frozen=True)
@@ -55,8 +84,9 @@ class Ranking:
 class Divergence(Rebuildable, ABC):
     """A non-negative function D(x, y) of two points, zero at x = y, not necessarily symmetric.
 
-    A member of the family writes one hook, ``compute``, and sets its promises; a second hook,
-    ``compute_pairwise``, is there for those who can do better than one row at a time.
+    Subclasses implement ``compute``, for checked points, and set the properties below. They may implement
+    ``compute_pairwise`` if all pairs cost less than one after another, and answer the questions of search and
+    clustering (``as_bregman``, ``ranks_like`` and others), whose defaults say "not known".
 
     Parameters
     ----------
@@ -72,7 +102,7 @@ class Divergence(Rebuildable, ABC):
     root_triangle : bool
         Whether the square root of D obeys the triangle inequality, as it does for squared norms.
     reflexive : bool
-        Whether D(x, x) = 0 exactly. True of all members but those that reproduce a known flaw.
+        Whether D(x, x) = 0 exactly; False only where a known flaw is reproduced.
     domain : Domain
         Where the points must lie.
     """
@@ -84,7 +114,7 @@ class Divergence(Rebuildable, ABC):
     domain: Domain = REAL
     # The peak that `fit` takes if it is not given one: the smallest of all parts of a model.
     default_learning_rate: float = 3e-2
-    # Looking for NaN in the result costs a few microseconds; the cheapest members go without.
+    # Looking for NaN in the result costs a few microseconds; the cheapest divergences do without.
     _checks_values: bool = True
     # Width of the widest temporary per pair, which decides how many pairs a block of `pairwise` has.
     _pair_width: int = 1
@@ -114,7 +144,7 @@ class Divergence(Rebuildable, ABC):
         """Return D(x, y) for checked points of one floating dtype that broadcast."""
 
     def compute_pairwise(self, x: Tensor, y: Tensor) -> Tensor:
-        """Return all pairs, in blocks of rows so that temporaries do not grow with n.
+        """Return all pairs of two sets, in blocks of rows; temporaries do not grow with n.
 
         While a gradient is recorded, blocks are recomputed in the backward pass instead of kept.
         """
@@ -138,28 +168,20 @@ class Divergence(Rebuildable, ABC):
 
     @property
     def _pair_by_pair(self) -> bool:
-        """Whether pairs are computed one by one: two good points may then overflow, and looking at all costs little."""
+        """Whether pairs are computed one by one: any pair may overflow then, and looking at all values is cheap."""
         return type(self).compute_pairwise is Divergence.compute_pairwise
 
     def calibrate(self, x: Tensor, y: Tensor, targets: Tensor | None = None) -> None:
-        """Fit the fixed scales of the model to data before training.
+        """Fit the fixed scales of the model to pairs of points ``(n, dim)`` before training.
 
-        Members that have such buffers standardise their input by the pooled points ``x`` and ``y``
-        and scale their output so that the mean of D(x, y) is that of ``targets`` or, without
-        targets, its median is 1. Others have nothing to do.
-
-        Parameters
-        ----------
-        x, y
-            Pairs of points, ``(n, dim)`` each.
-        targets
-            Values that D(x, y) is to learn, ``(n,)``.
+        Models with such buffers standardise their input by the pooled points and scale their output: the mean of
+        D(x, y) becomes that of ``targets``, ``(n,)``, or, without targets, its median becomes 1. Others do nothing.
         """
 
     # ------------------------------------------------------------------ questions of search, clustering and metrics
 
     def as_divergence(self) -> Divergence:
-        """Return itself. Objects that stand for a divergence, such as fitted learners, have this method as well."""
+        """Return itself. Objects that stand for a divergence, such as fitted learners, also have this method."""
         return self
 
     @property
@@ -189,7 +211,7 @@ class Divergence(Rebuildable, ABC):
         return None if bregman is None else Ranking(bregman)
 
     def takes_boundary(self, side: Side) -> bool:
-        """Return whether the ``"first"`` or the ``"second"`` point may lie on the boundary of the domain."""
+        """Return whether the ``"first"`` or ``"second"`` argument may lie on the boundary of the domain."""
         return False
 
     # ------------------------------------------------------------------ precision
@@ -200,19 +222,19 @@ class Divergence(Rebuildable, ABC):
         return _dtype(self)
 
     def _to_own_dtype(self, x: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
-        """Under autocast, bring points to the dtype of the parameters; else return them as they are.
+        """Under autocast, convert points to the dtype of the parameters; else return them as they are.
 
-        Encoders run in the lower precision of autocast. A divergence is too cheap to gain from it and
-        too exact to lose by it.
+        Encoders run in the lower precision of autocast. A divergence is too cheap to gain from it and would lose
+        its exactness.
         """
         if not (isinstance(x, Tensor) and isinstance(y, Tensor) and autocasting(x)):
             return x, y
         dtype = self.dtype or torch.float32
-        # Integers and complex numbers stay what they are, for the check to refuse.
+        # The check will refuse integers and complex numbers.
         return x.to(dtype) if x.is_floating_point() else x, y.to(dtype) if y.is_floating_point() else y
 
     def _evaluate(self, hook: Callable[..., Tensor], x: Tensor, y: Tensor, *, matrix: bool) -> Tensor:
-        """Call a hook in a precision that is fit for it, then look for NaN where that is cheap."""
+        """Call a hook in a suitable precision, then look for NaN where that is cheap."""
         if autocasting(x):
             with torch.autocast(x.device.type, enabled=False):
                 return self._evaluate(hook, x, y, matrix=matrix)
@@ -221,7 +243,7 @@ class Divergence(Rebuildable, ABC):
             return call_in(torch.float32, self, hook, x, y).to(torch.bfloat16)
         result = hook(self, x, y)
         if self._checks_values and checks.inspectable(x, y, result):
-            # A bad point shows in its whole row or column of a matrix: one of each tells of all points.
+            # A bad point shows in its whole row or column of a matrix: one of each covers all points.
             sampled = matrix and result.numel() > 0 and not self._pair_by_pair
             values = torch.cat([result[0], result[:, 0]]) if sampled else result
             total = values.detach().sum().item()
@@ -233,9 +255,80 @@ class Divergence(Rebuildable, ABC):
         return result
 
     def extra_repr(self) -> str:
-        """Show the promises."""
         dim = "" if self.dim is None else f"dim={self.dim}, "
         return f"{dim}symmetric={self.symmetric}, triangle={self.triangle}, domain={self.domain}"
+
+
+class Bregman(Divergence):
+    r"""The Bregman divergence of a convex potential.
+
+    .. math:: D(x, y) = \phi(x) - \phi(y) - \langle \nabla\phi(y), x - y \rangle
+
+    ``forward`` is computed in a form that does not cancel: it is non-negative, exactly zero at x = y, and accurate to
+    the last digits for near points. ``pairwise`` is one matrix product, the affine form seen from the mean of the y
+    (:class:`AffineForm`). That cancels for near pairs, so entries that rounding may have spoilt are recomputed as in
+    ``forward``: the relative error of every entry is at most ``pairwise_rtol``, and far smaller for most. Gradients
+    come through the matrix product for all pairs. Compiled, exported or under ``vmap`` the second step is left out, and
+    near pairs keep the rounding error.
+
+    Parameters
+    ----------
+    potential
+        The convex function phi.
+    pairwise_rtol
+        Largest relative error of an entry of ``pairwise`` (float32; float64 is better in proportion).
+
+    References
+    ----------
+    Bregman (1967); Lu, Raff, Ferraro (2023), equation 1.
+
+    Examples
+    --------
+    >>> from askew.potentials import NegativeEntropy
+    >>> kl = Bregman(NegativeEntropy(2))
+    >>> kl(torch.tensor([0.5, 0.5]), torch.tensor([0.25, 0.75])).item()  # log 2 - log 3 / 2
+    0.14384...
+    """
+
+    def __init__(self, potential: Potential, pairwise_rtol: float = 1e-3) -> None:
+        if not isinstance(potential, Potential):
+            hint = "Wrap a convex function as askew.potentials.FromFunction(function, dim)."
+            must = "an askew.potentials.Potential"
+            raise TypeError(checks.message("potential of Bregman", must, type(potential).__name__, hint))
+        super().__init__(potential.dim)
+        self.potential = potential
+        self.domain = potential.domain
+        self.symmetric = potential.symmetric
+        self.root_triangle = potential.symmetric
+        self.pairwise_rtol = checks.check_positive(pairwise_rtol, "pairwise_rtol of Bregman")
+
+    def compute(self, x: Tensor, y: Tensor) -> Tensor:
+        self.potential.check_domain(x, y)
+        return self.potential.compute_divergence(x, y, x - y)
+
+    def compute_pairwise(self, x: Tensor, y: Tensor) -> Tensor:
+        self.potential.check_domain(x, y)
+        if x.shape[0] == 0 or y.shape[0] == 0:
+            return x.new_zeros(x.shape[0], y.shape[0])
+        # The result does not depend on the centre, so no gradient needs to pass through it.
+        return self.affine(y.detach().mean(0, keepdim=True)).pairwise(x, y, self.current_rtol())
+
+    def current_rtol(self) -> float:
+        """Return the relative error that ``pairwise`` may have now, which :func:`pairwise_tolerance` can raise."""
+        # A compiler does not see the context, and recomputes no near pairs anyway.
+        return self.pairwise_rtol if checks.transformed() else max(self.pairwise_rtol, _TOLERANCE.get())
+
+    def as_bregman(self) -> Bregman:
+        return self
+
+    def affine(self, centre: Tensor) -> AffineForm:
+        return AffineForm(self.potential, centre)
+
+    def takes_boundary(self, side: Side) -> bool:
+        return side == "first" and self.potential.boundary
+
+    def calibrate(self, x: Tensor, y: Tensor, targets: Tensor | None = None) -> None:
+        self.potential.calibrate(x, y, targets)
 
 
 def _dtype(module: nn.Module) -> torch.dtype | None:

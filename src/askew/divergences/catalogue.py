@@ -1,4 +1,4 @@
-"""Every divergence by name: what experiments, estimators and the command line choose from."""
+"""The catalogue of divergences by name, for estimators, experiments and the command line."""
 
 from __future__ import annotations
 
@@ -7,9 +7,9 @@ from dataclasses import dataclass
 
 from askew import checks, potentials
 from askew.checks import POSITIVE, REAL, SIMPLEX, UNIT_BOX, Domain
-from askew.divergences.base import Divergence
-from askew.divergences.bregman import Bregman, NeuralBregman
+from askew.divergences.base import Bregman, Divergence
 from askew.divergences.max_affine import DeepDiv, MaxAffine
+from askew.divergences.neural import NeuralBregman
 from askew.divergences.norms import DeepNorm, Euclidean, Mahalanobis, WideNorm
 from askew.divergences.quasimetrics import IQE, MRN
 from askew.divergences.wrappers import GeneralizedSymmetrized, Sqrt
@@ -24,7 +24,7 @@ class Entry:
     Attributes
     ----------
     name : str
-        What `make` calls it.
+        Its name for :func:`make`.
     factory : callable
         Makes it from the number of features.
     summary : str

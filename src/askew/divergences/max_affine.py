@@ -1,4 +1,4 @@
-"""Bregman-like divergences of a maximum of K pieces: PBDL and Deep-div."""
+"""Divergences of a maximum of K functions: PBDL and Deep-div."""
 
 from __future__ import annotations
 
@@ -18,17 +18,10 @@ BLOCK_ELEMENTS = 1600 << 10
 
 
 class MaxOfPieces(Divergence):
-    """The divergence of phi = max_i phi_i: how far the piece that is best at y falls short at x.
+    """The divergence of phi = max_i phi_i: how far the piece that is largest at y falls short at x.
 
     D(x, y) = max_i phi_i(x) - phi_j(x), j = argmax_j phi_j(y), the first one if several are maximal. It is
-    non-negative, and 0 wherever x and y share their best piece. A member writes ``_pieces``.
-
-    Parameters
-    ----------
-    dim
-        Number of features.
-    pieces
-        Number of pieces K.
+    non-negative, and 0 wherever x and y have the same largest piece. Subclasses implement ``_pieces``.
     """
 
     def __init__(self, dim: int, pieces: int) -> None:
@@ -46,7 +39,7 @@ class MaxOfPieces(Divergence):
             return self._pieces(y).argmax(-1)
 
     def _check_second(self, y: Tensor) -> None:
-        """Raise if y is not finite: some piece is the best even there, so that the result would not show it."""
+        """Raise if y is not finite, which the result would not show: some piece is the largest even there."""
         if checks.inspectable(y):
             total = y.detach().sum().item()
             if total - total != 0.0:
@@ -67,17 +60,16 @@ class MaxOfPieces(Divergence):
         return highest - values.index_select(1, self.best_piece(y))
 
     def extra_repr(self) -> str:
-        """Show the number of pieces and the promises."""
         return f"pieces={self.pieces}, {super().extra_repr()}"
 
 
 class MaxAffine(MaxOfPieces):
     """The divergence of a maximum of affine functions.
 
-    phi(x) = max_i <a_i, x> + b_i; D(x, y) = max_i (<a_i, x> + b_i) - (<a_j, x> + b_j), j the best piece
-    at y. Max-affine functions come near any convex phi, and learning them from pairs or triplets is a
-    convex problem (PBDL); as Deep-div with affine pieces it is learned by gradient. D is 0 within a
-    cell and gives many ties, so take another member where ranks or small values matter.
+    phi(x) = max_i <a_i, x> + b_i; D(x, y) = max_i (<a_i, x> + b_i) - (<a_j, x> + b_j), j the largest piece at y.
+    Max-affine functions approximate any convex phi, and learning them from pairs or triplets is a convex problem
+    (PBDL); as Deep-div with affine pieces it is learned by gradient. D is 0 within a cell and gives many ties: use
+    another divergence where ranks or small values matter.
 
     Parameters
     ----------
@@ -105,24 +97,14 @@ class MaxAffine(MaxOfPieces):
 
     @classmethod
     def from_pieces(cls, slopes: Tensor, intercepts: Tensor) -> MaxAffine:
-        """Return the divergence of given pieces, which are copied.
-
-        Parameters
-        ----------
-        slopes
-            Slopes a_i, ``(K, dim)``.
-        intercepts
-            Intercepts b_i, ``(K,)``.
-        """
+        """Return the divergence of given slopes a_i, ``(K, dim)``, and intercepts b_i, ``(K,)``, which are copied."""
         slopes = checks.check_points(slopes, None, "slopes", "MaxAffine.from_pieces")
         intercepts = checks.check_points(intercepts, None, "intercepts", "MaxAffine.from_pieces", slopes.dtype)
         if slopes.ndim != 2:
-            raise ValueError(
-                checks.message("slopes of MaxAffine.from_pieces", "of shape (pieces, dim)", tuple(slopes.shape))
-            )
+            must, got = "of shape (pieces, dim)", tuple(slopes.shape)
+            raise ValueError(checks.message("slopes of MaxAffine.from_pieces", must, got))
         if intercepts.shape != slopes.shape[:1]:
-            must = f"of shape ({slopes.shape[0]},), one for each slope"
-            got = tuple(intercepts.shape)
+            must, got = f"of shape ({slopes.shape[0]},), one for each slope", tuple(intercepts.shape)
             raise ValueError(checks.message("intercepts of MaxAffine.from_pieces", must, got))
         divergence = cls(slopes.shape[1], slopes.shape[0])
         divergence.slopes = nn.Parameter(slopes.detach().clone())
@@ -136,9 +118,9 @@ class MaxAffine(MaxOfPieces):
 class DeepDiv(MaxOfPieces):
     """Deep divergence learning: the divergence of a maximum of K small networks.
 
-    phi_i(x) = <w_i, relu(V_i x + c_i)> + b_i; D(x, y) = max_i phi_i(x) - phi_j(x), j the best piece at y.
-    Non-negative for any pieces, convex or not. A baseline: D is 0 wherever two points share their best
-    piece, which makes it slow to learn values and gives many ties in a ranking.
+    phi_i(x) = <w_i, relu(V_i x + c_i)> + b_i; D(x, y) = max_i phi_i(x) - phi_j(x), j the largest piece at y.
+    Non-negative for any pieces, convex or not. A baseline: D is 0 wherever two points have the same largest piece,
+    which makes it slow to learn values and gives many ties in a ranking.
 
     Parameters
     ----------
@@ -191,8 +173,8 @@ class DeepDiv(MaxOfPieces):
 
     def _values(self, rows: Tensor, units: Tensor | None = None) -> Tensor:
         """Return the values of all pieces at ``(n, dim)``, as ``(K, n)``; the hidden layer goes to ``units``."""
-        # Points are columns: the hidden layer is one product, and the sum over it K contiguous ones. The bias is
-        # a column of the weights, because adding it to the product would be one more pass over all units.
+        # Points are columns: the hidden layer is one product, and the sum over it K contiguous ones. The bias is a
+        # column of the weights: adding it afterwards would be one more pass over all units.
         weight = torch.cat([self.inner_weight.flatten(0, 1), self.inner_bias.reshape(-1, 1)], 1)
         points = functional.pad(rows, (0, 1), value=1.0)
         units = torch.mm(weight, points.T, out=units).relu_().view(self.pieces, self.hidden, -1)
@@ -206,12 +188,12 @@ class DeepDiv(MaxOfPieces):
         if not torch.is_grad_enabled():
             at_x = self._columns(rows)
             return (at_x.amax(0) - at_x.gather(0, self.best_piece(y).reshape(1, -1))[0]).reshape(x.shape[:-1])
-        # Only the two chosen pieces of each row have a gradient: find them without recording all K of
-        # them, then compute these two again. A backward pass through every piece would be mostly zeros.
+        # Only the two chosen pieces of each row have a gradient: find them without recording all K, then recompute these
+        # two. A backward pass through every piece would be mostly zeros.
         best = self.best_piece(torch.cat([rows, y.reshape(-1, x.shape[-1])]))
         at_x, at_y = self._chosen(rows, best).view(2, -1)
         same = best[: rows.shape[0]] == best[rows.shape[0] :]
-        # Rounding in the second computation may turn a near tie around.
+        # Rounding in the second computation may reverse a near tie.
         result: Tensor = (at_x - at_y).relu().masked_fill(same, 0)
         return result.reshape(x.shape[:-1])
 
@@ -236,5 +218,4 @@ class DeepDiv(MaxOfPieces):
         return values.new_zeros(values.shape).index_copy(0, order, values)
 
     def extra_repr(self) -> str:
-        """Show sizes and promises."""
         return f"hidden={self.hidden}, {super().extra_repr()}"

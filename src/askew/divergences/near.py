@@ -1,4 +1,4 @@
-"""What near pairs need: exact values after a matrix product, and a root with a finite gradient."""
+"""Near pairs: exact values after a matrix product, and a square root with a finite gradient."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from askew import checks
 
 __all__ = ["refine_near", "safe_sqrt"]
 
-# Elements of a block of rows that stay in the (last) cache between two looks at it; measured.
+# Elements of a block of rows that stay in the (last) cache between two passes over it; measured.
 BLOCK_ELEMENTS = 1 << 19
 # Pairs that are recomputed at a time.
 CHUNK_PAIRS = 4096
@@ -27,30 +27,28 @@ def refine_near(
     exact: Callable[[Tensor, Tensor], Tensor],
     rtol: float = 1e-3,
 ) -> Tensor:
-    """Replace the entries that a matrix product has spoilt by exact values; return no negative ones.
+    """Recompute the entries that lost their precision to cancellation in a matrix product; return none below zero.
 
-    A divergence from a matrix product is a small difference of large numbers where two points are
-    near. Entry (i, j) is recomputed if it is not above ``8 eps (scale_rows[i] + scale_columns[j]) / rtol``,
-    so that what is left has a relative error below ``rtol``. This changes ``matrix`` in place and unseen by
-    autograd: gradients go straight through the product. Compiled, transformed or on an
-    accelerator, where looking at values is not possible or costs a wait, it only clamps at zero.
+    A divergence from a matrix product is a small difference of large numbers where two points are near. Entry (i, j) is
+    recomputed if it is not above ``8 eps (scale_rows[i] + scale_columns[j]) / rtol``: all others have a relative error
+    below ``rtol``. This changes ``matrix`` in place and unseen by autograd; gradients go through the product. Compiled,
+    transformed or on an accelerator, where values cannot be inspected, it only clamps at zero.
 
     Parameters
     ----------
     matrix
-        Values of all pairs from a matrix product, ``(n, m)``. No operation may have saved it for its
-        backward pass.
+        Values of all pairs from a matrix product, ``(n, m)``, which no operation has saved for its backward pass.
     scale_rows, scale_columns
         Size of the terms that cancel, ``(n,)`` and ``(m,)``.
     exact
         Maps two index tensors ``(k,)`` of rows and columns to the exact values of these pairs, ``(k,)``.
     rtol
-        Relative error that may stay.
+        Relative error that may remain.
 
     Returns
     -------
     Tensor
-        ``matrix`` itself, or a clamped copy where values may not be looked at.
+        ``matrix`` itself, or a clamped copy where values cannot be inspected.
 
     Examples
     --------
@@ -65,20 +63,20 @@ def refine_near(
     with torch.no_grad():
         factor = ERROR_UNITS * torch.finfo(matrix.dtype).eps / rtol
         limit_rows, limit_columns = factor * scale_rows, factor * scale_columns
-        # One threshold for a whole row is a cheap first sieve: most rows have no near pair at all.
+        # One threshold for a whole row is a cheap first filter: most rows have no near pair at all.
         row_limits = limit_rows + limit_columns.amax()
-        # One point so large that products overflow spoils entries of others: what is not certain is computed again.
+        # One point so large that products overflow spoils entries of others: recompute whatever is not certain.
         certain = math.isfinite(row_limits.amax().item())
         n, m = matrix.shape
         rows = max(1, min(n, BLOCK_ELEMENTS // m))
         buffer = matrix.new_empty(2, -(-rows * m // 8) * 8)
-        found = []
+        suspicious = []
         for start in range(0, n, rows):
             block = matrix[start : start + rows]
             if not certain:
                 unsure = ~(block > limit_rows[start : start + rows, None] + limit_columns)  # true of NaN
                 i_part, j_part = unsure.nonzero(as_tuple=True)
-                found.append((i_part + start, j_part))
+                suspicious.append((i_part + start, j_part))
                 continue
             suspects = (block.amin(1) <= row_limits[start : start + rows]).nonzero()[:, 0]
             if suspects.numel() == 0:
@@ -86,9 +84,9 @@ def refine_near(
             suspects = suspects + start
             values = block if suspects.numel() == block.shape[0] else matrix.index_select(0, suspects)
             flat = _where_below(values, limit_rows[suspects, None], limit_columns, buffer)
-            found.append((suspects[flat // m], flat % m))
-        if found:
-            i, j = (torch.cat(parts) for parts in zip(*found, strict=True))
+            suspicious.append((suspects[flat // m], flat % m))
+        if suspicious:
+            i, j = (torch.cat(parts) for parts in zip(*suspicious, strict=True))
             for i_part, j_part in zip(i.split(CHUNK_PAIRS), j.split(CHUNK_PAIRS), strict=True):
                 matrix[i_part, j_part] = exact(i_part, j_part).clamp_min(0)
     return matrix
@@ -97,8 +95,8 @@ def refine_near(
 def _where_below(values: Tensor, limit_rows: Tensor, limit_columns: Tensor, buffer: Tensor) -> Tensor:
     """Return the flat indices where ``values <= limit_rows + limit_columns``; fast where they are few.
 
-    A comparison into floats is vectorised where one into booleans is not, and eight booleans are
-    looked at as one integer, which is faster than ``nonzero`` on the plain comparison.
+    A comparison into floats is vectorised, one into booleans is not, and eight booleans viewed as one integer are
+    faster than ``nonzero`` of the plain comparison.
     """
     count = values.numel()
     words = -(-count // 8)

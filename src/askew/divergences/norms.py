@@ -1,4 +1,4 @@
-"""Divergences D(x, y) = f(x - y) of the difference alone: Euclidean, Mahalanobis and learned norms."""
+"""Divergences of the difference x - y alone: Euclidean, Mahalanobis and learned asymmetric norms."""
 
 from __future__ import annotations
 
@@ -10,8 +10,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from askew import checks
-from askew.divergences.base import Divergence, Ranking
-from askew.divergences.bregman import Bregman
+from askew.divergences.base import Bregman, Divergence, Ranking
 from askew.divergences.near import refine_near, safe_sqrt
 from askew.potentials import Quadratic
 
@@ -20,7 +19,7 @@ __all__ = ["ConcaveActivation", "DeepNorm", "Euclidean", "Mahalanobis", "MaxMean
 
 def _squared_distances(x: Tensor, y: Tensor, weight: Tensor | None) -> Tensor:
     """Return ||L(x_i - y_j)||^2 for all pairs, from one matrix product; ``weight`` is L, None the identity."""
-    if x.shape[0] == 0 or y.shape[0] == 0:  # nothing has no mean, and NaN would reach the gradients
+    if x.shape[0] == 0 or y.shape[0] == 0:  # an empty set has no mean, and NaN would reach the gradients
         return x.new_zeros(x.shape[0], y.shape[0])
     # A centre changes no difference, but the smaller the numbers the less the product cancels.
     with torch.no_grad():
@@ -43,8 +42,8 @@ def _squared_distances(x: Tensor, y: Tensor, weight: Tensor | None) -> Tensor:
 class Euclidean(Divergence):
     """The Euclidean distance, by default squared.
 
-    D(x, y) = ||x - y||^2, or ||x - y|| with ``squared=False``. The reference that every learned
-    divergence has to beat. Squared, it is a Bregman divergence but breaks the triangle inequality.
+    D(x, y) = ||x - y||^2, or ||x - y|| with ``squared=False``. The baseline of every learned divergence. Squared, it is
+    a Bregman divergence but does not satisfy the triangle inequality.
 
     Parameters
     ----------
@@ -85,15 +84,14 @@ class Euclidean(Divergence):
         return Ranking(Bregman(Quadratic(self.dim)))
 
     def extra_repr(self) -> str:
-        """Show whether it is squared, and the promises."""
         return f"squared={self.squared}, {super().extra_repr()}"
 
 
 class Mahalanobis(Divergence):
     """A learned Mahalanobis distance, by default squared.
 
-    D(x, y) = ||L(x - y)||^2, or ||L(x - y)|| with ``squared=False``. The fastest learned member;
-    symmetric, and the same everywhere in space. Not squared, it obeys the triangle inequality.
+    D(x, y) = ||L(x - y)||^2, or ||L(x - y)|| with ``squared=False``. The fastest learned divergence; symmetric, and the
+    same everywhere in space. Not squared, it satisfies the triangle inequality.
 
     Parameters
     ----------
@@ -106,8 +104,8 @@ class Mahalanobis(Divergence):
 
     References
     ----------
-    Xing, Ng, Jordan, Russell: Distance metric learning with application to clustering with
-    side-information. NeurIPS 2002.
+    Xing, Ng, Jordan, Russell: Distance metric learning with application to clustering with side-information. NeurIPS
+    2002.
 
     Examples
     --------
@@ -130,8 +128,8 @@ class Mahalanobis(Divergence):
         self.weight = nn.Parameter(_uniform((self.rank, dim), dim**-0.5))
 
     def compute(self, x: Tensor, y: Tensor) -> Tensor:
-        image = functional.linear(x - y, self.weight)
-        return image.square().sum(-1) if self.squared else torch.linalg.vector_norm(image, dim=-1)
+        mapped = functional.linear(x - y, self.weight)
+        return mapped.square().sum(-1) if self.squared else torch.linalg.vector_norm(mapped, dim=-1)
 
     def compute_pairwise(self, x: Tensor, y: Tensor) -> Tensor:
         squares = _squared_distances(x, y, self.weight)
@@ -144,20 +142,14 @@ class Mahalanobis(Divergence):
         return Ranking(Bregman(Quadratic(self.dim, self.weight.detach())))
 
     def extra_repr(self) -> str:
-        """Show rank, whether it is squared, and the promises."""
         return f"rank={self.rank}, squared={self.squared}, {super().extra_repr()}"
 
 
 class MaxReLU(nn.Module):
-    """Act on adjacent pairs of units: their maximum, and the mean of their scaled positive parts.
+    """An activation of adjacent pairs of units: their maximum, and the mean of their scaled positive parts.
 
-    (a, b) -> max(a, b) in the first half of the output, (s relu(a) + t relu(b)) / 2 in the second, with
-    learned s, t > 0. Convex, non-decreasing and positively homogeneous.
-
-    Parameters
-    ----------
-    width
-        Number of units, even.
+    (a, b) -> max(a, b) in the first half of the output, (s relu(a) + t relu(b)) / 2 in the second, with learned s, t >
+    0. Convex, non-decreasing and positively homogeneous. ``width``, the number of units, is even.
     """
 
     def __init__(self, width: int) -> None:
@@ -174,20 +166,13 @@ class MaxReLU(nn.Module):
 class ConcaveActivation(nn.Module):
     """A learned concave, non-decreasing function of each unit, 0 at 0: a minimum of rising lines.
 
-    t -> min_i (m_i t + b_i), m_i = 2 sigmoid(.) > 0, b_0 = 0 and b_i = softplus(.) > 0, for t >= 0. Being
-    concave and 0 at 0 it is subadditive, so it keeps the triangle inequality.
-
-    Parameters
-    ----------
-    width
-        Number of units.
-    pieces
-        Number of lines.
+    t -> min_i (m_i t + b_i), m_i = 2 sigmoid(.) > 0, b_0 = 0 and b_i = softplus(.) > 0, for t >= 0, with ``pieces``
+    lines for each of ``width`` units. Being concave and 0 at 0 it is subadditive, which keeps the triangle inequality.
     """
 
     def __init__(self, width: int, pieces: int) -> None:
         super().__init__()
-        # Nearly the identity at the start, the pieces apart by a little noise.
+        # Nearly the identity at first, the pieces set apart by a little noise.
         self.raw_slopes = nn.Parameter(1e-3 * torch.randn(pieces, width))
         offsets = 1e-3 * torch.randn(pieces - 1, width) - 1
         self.raw_offsets = nn.Parameter(offsets) if pieces > 1 else None
@@ -220,9 +205,9 @@ class DeepNorm(Divergence):
     """A deep asymmetric norm of the difference, followed by a concave function: a quasimetric.
 
     h = x - y, z_1 = U_1 h, z_{l+1} = W_l act(z_l) + U_{l+1} h with W_l >= 0 and no biases, where act is
-    :class:`MaxReLU`; then D(x, y) = MaxMean(concave(relu(z_L))). It obeys the triangle inequality, so take it for
-    travel times and other directed distances. It depends on x - y alone and `pairwise` runs the
-    network on every pair: put an encoder before it, and use something else for large all-pairs work.
+    :class:`MaxReLU`; then D(x, y) = MaxMean(concave(relu(z_L))). It satisfies the triangle inequality: use it for
+    travel times and other directed distances, with an encoder in front, since it depends on x - y alone. `pairwise`
+    runs the network on every pair: use something else where there are many.
 
     Parameters
     ----------
@@ -235,8 +220,8 @@ class DeepNorm(Divergence):
 
     References
     ----------
-    Pitis, Chan, Jamali, Ba: An inductive bias for distances: neural nets that respect the
-    triangle inequality. ICLR 2020. This is its "neural metric" form.
+    Pitis, Chan, Jamali, Ba: An inductive bias for distances: neural nets that respect the triangle inequality. ICLR
+    2020. This is its "neural metric" form.
 
     Examples
     --------
@@ -278,16 +263,15 @@ class DeepNorm(Divergence):
         return result
 
     def extra_repr(self) -> str:
-        """Show sizes and promises."""
         return f"widths={self.widths}, concave={self.concave_size}, {super().extra_repr()}"
 
 
 class WideNorm(Divergence):
     """Many Mahalanobis norms of the signed parts of the difference, reduced: a quasimetric.
 
-    h = x - y; each component is ||W_k [relu(h), relu(-h)]|| with W_k >= 0, or ||W_k h|| with a free
-    W_k if ``symmetric``; D(x, y) = MaxMean(concave(components)). Cheaper than :class:`DeepNorm` and obeys the triangle
-    inequality as well; it depends on x - y alone, so put an encoder before it.
+    h = x - y; each component is ||W_k [relu(h), relu(-h)]|| with W_k >= 0, or ||W_k h|| with a free W_k if
+    ``symmetric``; D(x, y) = MaxMean(concave(components)). It satisfies the triangle inequality and is cheaper than
+    :class:`DeepNorm`. It depends on x - y alone: put an encoder in front.
 
     Parameters
     ----------
@@ -302,14 +286,13 @@ class WideNorm(Divergence):
     symmetric
         Whether D(x, y) = D(y, x).
     legacy_bias
-        Add a free bias before each norm, as the authors' public code does. Then D(x, x) > 0 and neither
-        symmetry nor the triangle inequality is certain, so none is promised; only for comparison
-        with published numbers.
+        Add a free bias before each norm, as the authors' public code does. Then D(x, x) > 0, and neither symmetry nor
+        the triangle inequality is guaranteed; only for comparison with published numbers.
 
     References
     ----------
-    Pitis, Chan, Jamali, Ba: An inductive bias for distances: neural nets that respect the
-    triangle inequality. ICLR 2020.
+    Pitis, Chan, Jamali, Ba: An inductive bias for distances: neural nets that respect the triangle inequality. ICLR
+    2020.
 
     Examples
     --------
@@ -338,7 +321,7 @@ class WideNorm(Divergence):
         self.triangle = self.root_triangle = self.reflexive = not legacy_bias
         self._pair_width = self.components * self.width
         columns = dim if symmetric else 2 * dim
-        # With this bound a component is about as long as h.
+        # With this bound a component is about as large as the length of h.
         self.raw_weight = nn.Parameter(_uniform((self.components * self.width, columns), 2 / math.sqrt(dim * width)))
         bias = _uniform((self.components * self.width,), 1 / math.sqrt(columns)) if legacy_bias else None
         self.bias = None if bias is None else nn.Parameter(bias)
@@ -348,15 +331,14 @@ class WideNorm(Divergence):
     def compute(self, x: Tensor, y: Tensor) -> Tensor:
         h = x - y
         if self.signed_parts:
-            images = functional.linear(torch.cat([h.relu(), (-h).relu()], -1), self.raw_weight.abs(), self.bias)
+            mapped = functional.linear(torch.cat([h.relu(), (-h).relu()], -1), self.raw_weight.abs(), self.bias)
         else:
-            images = functional.linear(h, self.raw_weight, self.bias)
-        lengths = torch.linalg.vector_norm(images.unflatten(-1, (self.components, self.width)), dim=-1)
+            mapped = functional.linear(h, self.raw_weight, self.bias)
+        lengths = torch.linalg.vector_norm(mapped.unflatten(-1, (self.components, self.width)), dim=-1)
         result: Tensor = self.reduction(self.concave(lengths))
         return result
 
     def extra_repr(self) -> str:
-        """Show sizes and promises."""
         sizes = f"components={self.components}, width={self.width}, concave={self.concave_size}"
         return f"{sizes}, {super().extra_repr()}"
 

@@ -21,10 +21,10 @@ __all__ = ["IQE", "MRN"]
 class IQE(Divergence):
     """Interval quasimetric embedding: the lengths of unions of intervals.
 
-    u = A x, v = A y, both cut into components of ``size`` numbers. A component of D(x, y) is the length of the
-    union over its j of the intervals [u_j, max(u_j, v_j)]; D(x, y) = MaxMean(components). It obeys the triangle
-    inequality and can, behind an encoder, come near any quasimetric with few parameters: take it for directed
-    distances such as travel times. It is costly on all pairs.
+    A learned linear map gives u = A x and v = A y, both cut into components of ``size`` numbers. A component of D(x, y)
+    is the length of the union over its j of the intervals [u_j, max(u_j, v_j)]; D(x, y) = MaxMean(components). It
+    satisfies the triangle inequality and, after an encoder, approximates any quasimetric with few parameters: use it
+    for directed distances such as travel times. It is costly on all pairs.
 
     Parameters
     ----------
@@ -37,8 +37,8 @@ class IQE(Divergence):
 
     References
     ----------
-    Wang, Isola: Improved representation of asymmetrical distances with interval quasimetric
-    embeddings. NeurReps workshop, NeurIPS 2022.
+    Wang, Isola: Improved representation of asymmetrical distances with interval quasimetric embeddings. NeurReps
+    workshop, NeurIPS 2022.
 
     Examples
     --------
@@ -61,32 +61,25 @@ class IQE(Divergence):
 
     def compute(self, x: Tensor, y: Tensor) -> Tensor:
         shape = (self.components, self.size)
-        # Left ends sorted, so that an interval can only overlap those before it. Lengths come from y - x, not
-        # from v - u, so that they keep their accuracy where the points are near.
+        # With left ends sorted, an interval can only overlap those before it. Lengths come from y - x, not from
+        # v - u, which would lose accuracy where the points are near.
         left, order = functional.linear(x, self.weight).unflatten(-1, shape).sort(-1)
         lengths = functional.linear(y - x, self.weight).unflatten(-1, shape).relu()
         lengths = lengths.gather(-1, order.expand_as(lengths))
         left = left.expand_as(lengths)
         reach = (left + lengths).cummax(-1).values
-        # What the intervals before have covered of this one; at most all of it.
+        # How much of this interval those before have covered; at most all of it.
         covered = (reach[..., :-1] - left[..., 1:]).relu()
         free = torch.cat([lengths[..., :1], (lengths[..., 1:] - covered).relu()], -1)
         result: Tensor = self.reduction(free.sum(-1))
         return result
 
     def extra_repr(self) -> str:
-        """Show sizes and promises."""
         return f"components={self.components}, size={self.size}, {super().extra_repr()}"
 
 
 class _Encoder(nn.Module):
-    """A small ReLU network that can also be asked for the difference of two images.
-
-    Parameters
-    ----------
-    widths
-        Input, hidden and output sizes.
-    """
+    """A small ReLU network that also gives exact differences of embeddings; ``widths`` has all layer sizes."""
 
     def __init__(self, widths: Sequence[int]) -> None:
         super().__init__()
@@ -96,30 +89,30 @@ class _Encoder(nn.Module):
         self.outer = nn.Linear(widths[-2], widths[-1], bias=False)
 
     def forward(self, x: Tensor) -> Tensor:
-        """Return the image of ``x``."""
+        """Return the embeddings of points."""
         for layer in self.inner:
             x = layer(x).relu()
-        image: Tensor = self.outer(x)
-        return image
+        embeddings: Tensor = self.outer(x)
+        return embeddings
 
     def difference(self, x: Tensor, y: Tensor) -> Tensor:
-        """Return the image of ``x`` minus that of ``y``, without cancellation: h = x - y goes along."""
+        """Return the embedding of ``x`` minus that of ``y`` without cancellation, by carrying h = x - y along."""
         h = x - y
         for layer in self.inner:
             h = functional.linear(h, cast(nn.Linear, layer).weight)
             x, y = layer(x).relu(), layer(y).relu()
             # relu(a) - relu(b) for a - b = h: exactly h if both are positive, exactly 0 if h is.
             h = torch.minimum(torch.maximum(h, -y), x)
-        image: Tensor = self.outer(h)
-        return image
+        difference: Tensor = self.outer(h)
+        return difference
 
 
 class MRN(Divergence):
     """Metric residual network: a symmetric distance plus an asymmetric remainder.
 
-    D(x, y) = ||S(x) - S(y)|| + max_i relu(A_i(x) - A_i(y)) with two small networks S and A. It obeys the triangle
-    inequality by construction, for any S and A, and is good at goals and reachability. `pairwise`
-    encodes n + m points only. With ``hidden=()`` both are linear and D is a norm of x - y.
+    D(x, y) = ||S(x) - S(y)|| + max_i relu(A_i(x) - A_i(y)) with two small networks S and A. It satisfies the triangle
+    inequality for any S and A, and is good at goals and reachability. `pairwise` encodes only n + m points. With
+    ``hidden=()`` both are linear and D is a norm of x - y.
 
     Parameters
     ----------
@@ -132,8 +125,8 @@ class MRN(Divergence):
 
     References
     ----------
-    Liu, Feng, Liu, Stone: Metric residual networks for sample efficient goal-conditioned
-    reinforcement learning. AAAI 2023.
+    Liu, Feng, Liu, Stone: Metric residual networks for sample efficient goal-conditioned reinforcement learning. AAAI
+    2023.
 
     Examples
     --------
@@ -156,40 +149,39 @@ class MRN(Divergence):
         return _mrn(self.symmetric_part.difference(x, y), self.asymmetric_part.difference(x, y))
 
     def compute_pairwise(self, x: Tensor, y: Tensor) -> Tensor:
-        x_images = torch.stack([self.symmetric_part(x), self.asymmetric_part(x)])
-        y_images = torch.stack([self.symmetric_part(y), self.asymmetric_part(y)])
+        x_embedded = torch.stack([self.symmetric_part(x), self.asymmetric_part(x)])
+        y_embedded = torch.stack([self.symmetric_part(y), self.asymmetric_part(y)])
         if checks.transformed():
-            matrix = _mrn_blocks(x_images, y_images)
+            matrix = _mrn_blocks(x_embedded, y_embedded)
         else:
             rows = max(1, BLOCK_ELEMENTS // max(1, y.shape[0] * self.width))
             blocks = []
-            for block in x_images.split(rows, 1):
+            for block in x_embedded.split(rows, 1):
                 if torch.is_grad_enabled() and x.shape[0] > rows:
                     # Recomputed in the backward pass: memory stays at n m.
-                    blocks.append(checkpoint(_mrn_blocks, block, y_images, use_reentrant=False))
+                    blocks.append(checkpoint(_mrn_blocks, block, y_embedded, use_reentrant=False))
                 else:
-                    blocks.append(_mrn_blocks(block, y_images))
+                    blocks.append(_mrn_blocks(block, y_embedded))
             matrix = torch.cat(blocks)
 
         def exact(i: Tensor, j: Tensor) -> Tensor:
             return self.compute(x[i], y[j])
 
         with torch.no_grad():
-            x_scale, y_scale = x_images.abs().sum(2).amax(0), y_images.abs().sum(2).amax(0)
+            x_scale, y_scale = x_embedded.abs().sum(2).amax(0), y_embedded.abs().sum(2).amax(0)
         return refine_near(matrix, x_scale, y_scale, exact)
 
     def extra_repr(self) -> str:
-        """Show sizes and promises."""
         return f"width={self.width}, hidden={self.hidden}, {super().extra_repr()}"
 
 
 def _mrn(symmetric: Tensor, asymmetric: Tensor) -> Tensor:
-    """Return the divergence from the differences of the two images."""
+    """Return the divergence from the differences of the two embeddings."""
     length: Tensor = torch.linalg.vector_norm(symmetric, dim=-1)
     return length + asymmetric.amax(-1).relu()
 
 
-def _mrn_blocks(x_images: Tensor, y_images: Tensor) -> Tensor:
-    """Return all pairs of a block of rows from images ``(2, n, width)`` and ``(2, m, width)``."""
-    differences = x_images[:, :, None] - y_images[:, None]
+def _mrn_blocks(x_embedded: Tensor, y_embedded: Tensor) -> Tensor:
+    """Return all pairs of a block of rows from embeddings ``(2, n, width)`` and ``(2, m, width)``."""
+    differences = x_embedded[:, :, None] - y_embedded[:, None]
     return _mrn(differences[0], differences[1])

@@ -1,4 +1,4 @@
-"""Divergences made of other divergences: behind an encoder, rooted, symmetrised, scaled, turned around."""
+"""Divergences made of other divergences: after an encoder, square roots, symmetric forms, multiples, reversed."""
 
 from __future__ import annotations
 
@@ -9,8 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from askew import checks, potentials
-from askew.divergences.base import Divergence, Ranking, Side
-from askew.divergences.bregman import Bregman
+from askew.divergences.base import Bregman, Divergence, Ranking, Side
 from askew.divergences.near import refine_near, safe_sqrt
 
 __all__ = [
@@ -26,15 +25,16 @@ __all__ = [
 
 
 class _Wrapper(Divergence):
-    """A divergence on the same points as the one it wraps, with its promises unless it says otherwise."""
+    """A divergence of the same points as the one it wraps, with its properties unless a subclass changes them."""
 
-    def __init__(self, divergence: Divergence) -> None:
+    def __init__(self, divergence: Divergence, encoder: nn.Module | None = None) -> None:
         if not isinstance(divergence, Divergence):
-            must = "an askew divergence"
-            hint = 'Make one with askew.make("nbd", dim).'
+            must, hint = "an askew divergence", 'Make one with askew.make("nbd", dim).'
             got = type(divergence).__name__
             raise TypeError(checks.message(f"divergence of {type(self).__name__}", must, got, hint))
-        super().__init__(divergence.dim)
+        super().__init__(divergence.dim if encoder is None else None)
+        if encoder is not None:
+            self.encoder = encoder
         self.divergence = divergence
         self.domain = divergence.domain
         self.symmetric = divergence.symmetric
@@ -55,13 +55,13 @@ class _Wrapper(Divergence):
         self.divergence.calibrate(x, y, targets)
 
 
-class Embedded(Divergence):
-    r"""D(f(x), f(y)): a divergence between the images of an encoder, both learned together.
+class Embedded(_Wrapper):
+    r"""D(f(x), f(y)): a divergence between embeddings, learned together with their encoder f.
 
     .. math:: D_{f}(x, y) = D(f_\theta(x), f_\theta(y))
 
-    Points may be anything the encoder takes, with the batch first: ``(n, channels, height, width)``, rows
-    of a table, or tokens. In ``pairwise(x, x)`` the points are encoded once.
+    Points may be anything the encoder takes, with the batch first: ``(n, channels, height, width)``, rows of a table,
+    or tokens. ``pairwise(x, x)`` encodes the points once. Other wrappers may stand around it.
 
     Parameters
     ----------
@@ -87,23 +87,11 @@ class Embedded(Divergence):
     def __init__(self, encoder: nn.Module, divergence: Divergence) -> None:
         if not isinstance(encoder, nn.Module):
             raise TypeError(checks.message("encoder of Embedded", "a torch.nn.Module", type(encoder).__name__))
-        if not isinstance(divergence, Divergence):
-            got = type(divergence).__name__
-            raise TypeError(checks.message("divergence of Embedded", "an askew divergence", got))
-        super().__init__(None)
-        self.encoder = encoder
-        self.divergence = divergence
-        self.symmetric = divergence.symmetric
-        self.triangle = divergence.triangle
-        self.root_triangle = divergence.root_triangle
-        self.reflexive = divergence.reflexive
-
-    @property
-    def inner(self) -> Divergence:
-        return self.divergence
+        super().__init__(divergence, encoder)
+        self.domain = checks.REAL
 
     def encode(self, x: Tensor) -> Tensor:
-        """Return f(x) in the dtype of the divergence, which half precision encoders do not have."""
+        """Return f(x) in the dtype of the divergence, also from encoders in half precision."""
         encoded: Tensor = self.encoder(x)
         dtype = self.divergence.dtype
         return encoded if dtype is None else encoded.to(dtype)
@@ -124,8 +112,8 @@ class Embedded(Divergence):
 class Sqrt(_Wrapper):
     """The square root of a divergence, with gradient 0 at x = y.
 
-    The root of a divergence is nearer to a distance than the divergence itself: of a squared norm it is
-    the norm, and it keeps the triangle inequality where there is one. The paper's Bregman-sqrt.
+    The root is closer to a distance than the divergence itself: the root of a squared norm is the norm, and a triangle
+    inequality is kept. The paper's Bregman-sqrt.
 
     Examples
     --------
@@ -195,9 +183,9 @@ class _OfBregman(_Wrapper):
 
 
 class Jensen(_OfBregman):
-    """D(x, m) / 2 + D(y, m) / 2 with m the middle of x and y: the Jensen-Bregman divergence.
+    """D(x, m) / 2 + D(y, m) / 2 with m the midpoint of x and y: the Jensen-Bregman divergence.
 
-    Unlike :class:`Symmetrized` it stays bounded where D itself is not; of KL it is Jensen-Shannon.
+    Unlike :class:`Symmetrized` it stays bounded where D itself does not. With KL it is the Jensen-Shannon divergence.
 
     Examples
     --------
@@ -216,7 +204,7 @@ class Jensen(_OfBregman):
         half = (x - y) / 2
         middle = y + half
         if checks.inspectable(x, y):
-            # Both points may lie on the boundary where phi is finite; their middle is what must not.
+            # Both points may lie on the boundary where phi is finite; only their midpoint must not.
             for name, points in (("x", x), ("y", y)):
                 potential.domain.check(points, name, type(self).__name__, boundary=potential.boundary)
         first = potential.compute_divergence(x, middle, half)
@@ -225,12 +213,12 @@ class Jensen(_OfBregman):
 
 
 class GeneralizedSymmetrized(_OfBregman):
-    r"""The generalised symmetrised Bregman distance, which obeys the triangle inequality.
+    r"""The generalised symmetrised Bregman distance, which satisfies the triangle inequality.
 
     .. math:: D_{gsb}(x, y) = D(x, y) + D(y, x) + \tfrac12 |x - y|^2 + \tfrac12 |\nabla\phi(x) - \nabla\phi(y)|^2
 
-    This is exactly half the squared Euclidean distance between u(x) and u(y), u(x) = x + grad phi(x), and
-    is computed as such: its root is a distance.
+    This is exactly half the squared Euclidean distance between u(x) and u(y), u(x) = x + grad phi(x), and is computed
+    as such. So its root is a distance.
 
     Parameters
     ----------
@@ -301,11 +289,11 @@ class Scaled(_Wrapper):
     Parameters
     ----------
     divergence
-        What is scaled.
+        The divergence to scale.
     factor
-        The number at the start.
+        The initial number.
     learnable
-        Whether training moves it (it stays positive: its logarithm is the parameter).
+        Whether it is trained. It stays positive: its logarithm is the parameter.
 
     Examples
     --------
@@ -350,7 +338,7 @@ class Scaled(_Wrapper):
 
 
 class Reversed(_Wrapper):
-    """D(y, x): the same divergence with its arguments swapped.
+    """D(y, x): a divergence with its arguments swapped.
 
     Examples
     --------
@@ -383,8 +371,8 @@ class Dual(Bregman):
 
     .. math:: D_{\phi^*}(u, v) = D_\phi(x(v), x(u)), \qquad \nabla\phi(x(u)) = u
 
-    With closed forms this is exact. For a network each point is found by a convex solve, so the dual is for
-    analysis rather than for training loops; a gradient outside the range of grad phi is an error.
+    With closed forms this is exact. For a network each point takes the solution of a convex problem, so the dual is for
+    analysis, not for training; a gradient outside the range of grad phi is an error.
 
     Parameters
     ----------

@@ -1,6 +1,6 @@
-"""Convex functions: the generators of Bregman divergences."""
+"""Convex functions phi, the generators of Bregman divergences."""
 
-from askew.potentials.base import InverseGradient, Potential
+from askew.potentials.base import Potential, Scaled, Sum
 from askew.potentials.closed_form import (
     Burg,
     Exponential,
@@ -10,10 +10,11 @@ from askew.potentials.closed_form import (
     PowerNorm,
     Quadratic,
 )
-from askew.potentials.compositions import AffinePrecomposed, Scaled, Sum
+from askew.potentials.compositions import AffinePrecomposed
 from askew.potentials.conjugate import Conjugate
 from askew.potentials.function import ConvexityReport, FromFunction, check_convexity
 from askew.potentials.icnn import ICNN
+from askew.potentials.inverse import InverseGradient
 
 __all__ = [
     "ICNN",

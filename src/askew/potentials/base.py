@@ -1,36 +1,20 @@
-"""Convex functions phi: value, gradient, exact divergence, inverse gradient."""
+"""The base class of convex functions phi, and their sums and multiples."""
 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from typing import NamedTuple
+from collections.abc import Sequence
+from typing import cast
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from askew import checks
-from askew.checks import REAL, Domain
+from askew.checks import NEGATIVE, POSITIVE, REAL, Domain
 from askew.io import Rebuildable
+from askew.potentials.inverse import InverseGradient, newton
 
-__all__ = ["InverseGradient", "Potential"]
-
-
-class InverseGradient(NamedTuple):
-    """Points whose gradient was asked for, and how near they are to it.
-
-    Attributes
-    ----------
-    point : Tensor
-        The points x with grad phi(x) = g, ``(..., dim)``.
-    residual : Tensor
-        max |grad phi(x) - g| of each row, ``(...)``; zeros where there is a closed form.
-    iterations : int
-        Newton steps taken; 0 where there is a closed form.
-    """
-
-    point: Tensor
-    residual: Tensor
-    iterations: int
+__all__ = ["Potential", "Scaled", "Sum", "check_potential"]
 
 
 class Potential(Rebuildable, ABC):
@@ -117,14 +101,10 @@ class Potential(Rebuildable, ABC):
 
     def __add__(self, other: Potential) -> Potential:
         """Return the sum of two potentials."""
-        from askew.potentials.compositions import Sum
-
         return Sum([self, other])
 
     def __rmul__(self, factor: float) -> Potential:
         """Return the potential scaled by a positive number."""
-        from askew.potentials.compositions import Scaled
-
         return Scaled(self, factor)
 
     # ------------------------------------------------------------------ hooks of subclasses
@@ -173,8 +153,6 @@ class Potential(Rebuildable, ABC):
 
     def compute_inverse_gradient(self, g: Tensor, start: Tensor | None) -> InverseGradient:
         """Return the points whose gradient is g, by default by Newton's method."""
-        from askew.potentials.inverse import newton
-
         return newton(self, g, start)
 
     def calibrate(self, x: Tensor, y: Tensor, targets: Tensor | None = None) -> None:
@@ -220,5 +198,167 @@ class Potential(Rebuildable, ABC):
         self.check_inside(y, "y")
 
     def extra_repr(self) -> str:
-        """Show dimension and domain."""
         return f"dim={self.dim}, domain={self.domain}"
+
+
+class Sum(Potential):
+    """The sum of potentials, which is convex again.
+
+    phi(x) = sum_k phi_k(x), and divergences, gradients and Hessians add up. `a + b` makes one. Adding a
+    :class:`~askew.potentials.Quadratic` makes a potential strongly convex.
+
+    Parameters
+    ----------
+    potentials
+        Potentials of the same dimension, each on all of space or on one common domain.
+
+    Examples
+    --------
+    >>> from askew.potentials.closed_form import Exponential, Quadratic
+    >>> phi = Sum([Exponential(1), Quadratic(1)])
+    >>> phi.divergence(torch.tensor([1.0]), torch.tensor([0.0]))
+    tensor(1.7183)
+    """
+
+    def __init__(self, potentials: Sequence[Potential]) -> None:
+        parts = list(potentials)
+        if not parts or not all(isinstance(part, Potential) for part in parts):
+            got = [type(part).__name__ for part in parts]
+            raise TypeError(checks.message("potentials of Sum", "a non-empty sequence of potentials", got))
+        super().__init__(parts[0].dim)
+        dims = [part.dim for part in parts]
+        if len(set(dims)) > 1:
+            raise ValueError(checks.message("potentials of Sum", "of one dimension", dims))
+        limited = [part for part in parts if part.domain != REAL]
+        if len({part.domain for part in limited}) > 1:
+            got = [f"{type(part).__name__}: {part.domain}" for part in limited]
+            raise ValueError(checks.message("potentials of Sum", "on one domain (or on all of space)", got))
+        if limited:
+            self.domain = limited[0].domain
+        self.boundary = all(part.boundary or part.domain == REAL for part in parts)
+        self.symmetric = all(part.symmetric for part in parts)
+        self.potentials = nn.ModuleList(parts)
+
+    @property
+    def parts(self) -> list[Potential]:
+        """The potentials."""
+        return [cast(Potential, part) for part in self.potentials]
+
+    def compute_value(self, x: Tensor) -> Tensor:
+        return _total([part.compute_value(x) for part in self.parts])
+
+    def compute_gradient(self, x: Tensor) -> Tensor:
+        return _total([part.compute_gradient(x) for part in self.parts])
+
+    def compute_value_and_gradient(self, x: Tensor) -> tuple[Tensor, Tensor]:
+        pairs = [part.compute_value_and_gradient(x) for part in self.parts]
+        return _total([value for value, _ in pairs]), _total([gradient for _, gradient in pairs])
+
+    def compute_divergence(self, x: Tensor, y: Tensor, h: Tensor) -> Tensor:
+        return _total([part.compute_divergence(x, y, h) for part in self.parts])
+
+    def compute_gradient_difference(self, x: Tensor, y: Tensor, h: Tensor) -> Tensor:
+        return _total([part.compute_gradient_difference(x, y, h) for part in self.parts])
+
+    def compute_hessian(self, x: Tensor) -> Tensor:
+        return _total([part.compute_hessian(x) for part in self.parts])
+
+    def _search_start(self, g: Tensor) -> Tensor:
+        # The mean over the parts, each for its share of the gradient; one without a point for it returns NaN.
+        starts = torch.stack([part._search_start(g / len(self.potentials)) for part in self.parts])
+        usable = torch.isfinite(starts).all(-1, keepdim=True)
+        return torch.where(usable, starts, 0).sum(0) / usable.sum(0).clamp(min=1)
+
+    def check_inside(self, x: Tensor, name: str, *, boundary: bool = False) -> None:
+        for part in self.parts:
+            part.check_inside(x, name, boundary=boundary)
+
+    def contains(self, x: Tensor) -> Tensor:
+        return torch.stack([part.contains(x) for part in self.parts]).all(0)
+
+    def slope_ranges(self, x: Tensor) -> list[Tensor]:
+        return [change for part in self.parts for change in part.slope_ranges(x)]
+
+
+class Scaled(Potential):
+    """A potential times a positive number.
+
+    phi(x) = factor * inner(x), and its divergence is multiplied as well. `2.0 * a` makes one. Use it to weight the
+    terms of a :class:`Sum`; alone, a divergence ranks and clusters the same at every scale.
+
+    Parameters
+    ----------
+    potential
+        The potential to scale.
+    factor
+        A positive number, kept as a buffer of the default dtype.
+
+    Examples
+    --------
+    >>> from askew.potentials.closed_form import Quadratic
+    >>> phi = Scaled(Quadratic(1), 0.5)
+    >>> phi.divergence(torch.tensor([2.0]), torch.tensor([0.0]))
+    tensor(2.)
+    """
+
+    factor: Tensor
+
+    def __init__(self, potential: Potential, factor: float) -> None:
+        super().__init__(check_potential(potential, "Scaled").dim)
+        self.potential = potential
+        value = torch.tensor(checks.check_positive(factor, "factor of Scaled"), dtype=torch.get_default_dtype())
+        self.register_buffer("factor", value)
+        self.domain = potential.domain
+        # Scaling does not change cones; other sets of gradients are checked by the inner potential.
+        self.dual_domain = potential.dual_domain if potential.dual_domain in (POSITIVE, NEGATIVE) else REAL
+        self.boundary = potential.boundary
+        self.symmetric = potential.symmetric
+
+    def compute_value(self, x: Tensor) -> Tensor:
+        return self.factor * self.potential.compute_value(x)
+
+    def compute_gradient(self, x: Tensor) -> Tensor:
+        return self.factor * self.potential.compute_gradient(x)
+
+    def compute_value_and_gradient(self, x: Tensor) -> tuple[Tensor, Tensor]:
+        value, gradient = self.potential.compute_value_and_gradient(x)
+        return self.factor * value, self.factor * gradient
+
+    def compute_divergence(self, x: Tensor, y: Tensor, h: Tensor) -> Tensor:
+        return self.factor * self.potential.compute_divergence(x, y, h)
+
+    def compute_gradient_difference(self, x: Tensor, y: Tensor, h: Tensor) -> Tensor:
+        return self.factor * self.potential.compute_gradient_difference(x, y, h)
+
+    def compute_hessian(self, x: Tensor) -> Tensor:
+        return self.factor * self.potential.compute_hessian(x)
+
+    def compute_inverse_gradient(self, g: Tensor, start: Tensor | None) -> InverseGradient:
+        point, residual, iterations = self.potential.inverse_gradient(g / self.factor, start)
+        return InverseGradient(point, residual * self.factor, iterations)
+
+    def _search_start(self, g: Tensor) -> Tensor:
+        return self.potential._search_start(g / self.factor)
+
+    def check_inside(self, x: Tensor, name: str, *, boundary: bool = False) -> None:
+        self.potential.check_inside(x, name, boundary=boundary)
+
+    def contains(self, x: Tensor) -> Tensor:
+        return self.potential.contains(x)
+
+    def slope_ranges(self, x: Tensor) -> list[Tensor]:
+        return self.potential.slope_ranges(x)
+
+
+def _total(terms: list[Tensor]) -> Tensor:
+    total = terms[0]
+    for term in terms[1:]:
+        total = total + term
+    return total
+
+
+def check_potential(potential: Potential, owner: str) -> Potential:
+    """Return ``potential`` if it is one."""
+    if not isinstance(potential, Potential):
+        raise TypeError(checks.message(f"potential of {owner}", "a Potential", type(potential).__name__))
+    return potential

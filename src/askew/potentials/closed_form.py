@@ -1,4 +1,4 @@
-"""Potentials whose gradient, inverse gradient and divergence are formulas."""
+"""Potentials in closed form, each of ``dim`` features: gradient, inverse gradient and divergence are formulas."""
 
 from __future__ import annotations
 
@@ -11,7 +11,8 @@ from torch import Tensor
 from askew import checks
 from askew.checks import NEGATIVE, POSITIVE, SIMPLEX, UNIT_BOX
 from askew.potentials import kernels
-from askew.potentials.base import InverseGradient, Potential
+from askew.potentials.base import Potential
+from askew.potentials.inverse import InverseGradient
 
 __all__ = [
     "Burg",
@@ -45,10 +46,7 @@ class ClosedForm(Potential):
 
 
 class Separable(ClosedForm):
-    """A potential that is a sum of one function of each coordinate.
-
-    A member writes what is true of one coordinate; everything else is a sum or a diagonal.
-    """
+    """A sum over coordinates; subclasses implement the functions of one coordinate."""
 
     @abstractmethod
     def _values(self, x: Tensor) -> Tensor:
@@ -73,10 +71,10 @@ class Separable(ClosedForm):
 
 
 class Quadratic(ClosedForm):
-    r"""The squared norm of a linear image, the potential of the squared Mahalanobis distance.
+    r"""The squared norm of A x, the potential of the squared Mahalanobis distance.
 
-    phi(x) = \|A x\|^2 and D(x, y) = \|A (x - y)\|^2. It is the only potential with a symmetric divergence;
-    add it to another one to make that strongly convex.
+    phi(x) = \|A x\|^2 and D(x, y) = \|A (x - y)\|^2. The only potential with a symmetric divergence; add it to another
+    one to make that strongly convex.
 
     Parameters
     ----------
@@ -105,14 +103,14 @@ class Quadratic(ClosedForm):
             matrix = matrix.detach().clone()
         self.register_buffer("matrix", matrix)
 
-    def _image(self, x: Tensor) -> Tensor:
+    def _mapped(self, x: Tensor) -> Tensor:
         return x if self.matrix is None else x @ self.matrix.mT
 
     def compute_value(self, x: Tensor) -> Tensor:
-        return self._image(x).square().sum(-1)
+        return self._mapped(x).square().sum(-1)
 
     def compute_gradient(self, x: Tensor) -> Tensor:
-        return 2 * x if self.matrix is None else 2 * self._image(x) @ self.matrix
+        return 2 * x if self.matrix is None else 2 * self._mapped(x) @ self.matrix
 
     def compute_divergence(self, x: Tensor, y: Tensor, h: Tensor) -> Tensor:
         return self.compute_value(h)
@@ -148,16 +146,16 @@ class Quadratic(ClosedForm):
 class NegativeEntropy(Separable):
     """The negative entropy, the potential of the Kullback-Leibler divergence.
 
-    phi(x) = sum_i x_i log x_i - x_i and D(x, y) = sum_i x_i log(x_i / y_i) - x_i + y_i. For counts,
-    intensities and probabilities; x may have zeros, y may not.
+    phi(x) = sum_i x_i log x_i - x_i and D(x, y) = sum_i x_i log(x_i / y_i) - x_i + y_i. For counts, intensities and
+    probabilities; x may have zeros, y may not.
 
     Parameters
     ----------
     dim
         Number of features.
     simplex
-        Whether the points are probability vectors. Gradients then count up to a constant, and the
-        inverse gradient is the softmax instead of the exponential.
+        Whether the points are probability vectors. Gradients then matter up to a constant only, and the inverse
+        gradient is the softmax instead of the exponential.
 
     References
     ----------
@@ -204,13 +202,8 @@ class NegativeEntropy(Separable):
 class Burg(Separable):
     """Burg's entropy, the potential of the Itakura-Saito divergence.
 
-    phi(x) = -sum_i log x_i and D(x, y) = sum_i x_i / y_i - log(x_i / y_i) - 1. It depends on ratios only,
-    so that the scale of a feature does not matter: for spectra, variances and durations.
-
-    Parameters
-    ----------
-    dim
-        Number of features.
+    phi(x) = -sum_i log x_i and D(x, y) = sum_i x_i / y_i - log(x_i / y_i) - 1. It depends on ratios only, so the scale
+    of a feature does not matter: for spectra, variances and durations.
 
     References
     ----------
@@ -251,13 +244,8 @@ class Burg(Separable):
 class FermiDirac(Separable):
     """The negative entropy of independent coins, the potential of the logistic loss.
 
-    phi(x) = sum_i x_i log x_i + (1 - x_i) log(1 - x_i); D is the sum of the Kullback-Leibler divergences of
+    phi(x) = sum_i x_i log x_i + (1 - x_i) log(1 - x_i); D is the sum of the Kullback-Leibler divergences between
     Bernoulli variables with probabilities x_i and y_i. x may be 0 or 1, y may not.
-
-    Parameters
-    ----------
-    dim
-        Number of features.
 
     References
     ----------
@@ -301,13 +289,8 @@ class FermiDirac(Separable):
 class Exponential(Separable):
     """The sum of exponentials, the conjugate of the negative entropy.
 
-    phi(x) = sum_i exp(x_i) and D(x, y) = sum_i exp(x_i) - exp(y_i) (1 + x_i - y_i). For logarithms of
-    intensities; it grows fast, so features should be of order one.
-
-    Parameters
-    ----------
-    dim
-        Number of features.
+    phi(x) = sum_i exp(x_i) and D(x, y) = sum_i exp(x_i) - exp(y_i) (1 + x_i - y_i). For logarithms of intensities; it
+    grows fast, so features should be of order one.
 
     Examples
     --------
@@ -343,16 +326,16 @@ class Exponential(Separable):
 class PowerNorm(Separable):
     r"""The p-th power of the p-norm.
 
-    phi(x) = sum_i \|x_i\|^p for p > 1; p = 2 is :class:`Quadratic`. Below 2 the divergence from a point
-    near zero is sensitive to small changes, above 2 it hardly notices them.
+    phi(x) = sum_i \|x_i\|^p for p > 1; p = 2 is :class:`Quadratic`. Near zero, the divergence is sensitive to small
+    changes for p < 2 and hardly reacts to them for p > 2.
 
     Parameters
     ----------
     dim
         Number of features.
     p
-        The power, above 1. For p < 2 the curvature at zero is infinite; derivatives of D that would
-        be infinite there are given as 0.
+        The power, above 1. For p < 2 the curvature at zero is infinite; derivatives of D that would be infinite there
+        are set to 0.
 
     Examples
     --------
@@ -390,21 +373,15 @@ class PowerNorm(Separable):
         return kernels.signed_power_difference(u / self.p, v / self.p, h / self.p, 1 / (self.p - 1))
 
     def extra_repr(self) -> str:
-        """Show the power too."""
         return f"{super().extra_repr()}, p={self.p:g}"
 
 
 class LogSumExp(ClosedForm):
     """The smooth maximum, the potential of the Kullback-Leibler divergence between softmax outputs.
 
-    phi(x) = log sum_i exp(x_i) and D(x, y) = KL(softmax(y), softmax(x)). For logits. Adding a constant to
-    all coordinates changes nothing, so it is convex but not strictly; the inverse gradient is the
-    point log g among many.
-
-    Parameters
-    ----------
-    dim
-        Number of features.
+    phi(x) = log sum_i exp(x_i) and D(x, y) = KL(softmax(y), softmax(x)). For logits. Adding a constant to all
+    coordinates changes nothing, so it is convex but not strictly, and the inverse gradient is the point log g among
+    many.
 
     Examples
     --------

@@ -1,4 +1,4 @@
-"""The convex conjugate of a potential, whose points are gradients."""
+"""The convex conjugate of a potential, a function of its gradients."""
 
 from __future__ import annotations
 
@@ -6,14 +6,13 @@ import torch
 from torch import Tensor
 
 from askew import checks
-from askew.potentials.base import InverseGradient, Potential
+from askew.potentials.base import Potential, Scaled, check_potential
 from askew.potentials.closed_form import ClosedForm
-from askew.potentials.compositions import Scaled, check_potential
-from askew.potentials.inverse import inverse_hessian, newton, working_dtype
+from askew.potentials.inverse import InverseGradient, inverse_hessian, newton, working_dtype
 
 __all__ = ["Conjugate"]
 
-# A row of a conjugate is taken as solved below this times max |g| (plus a little, for g = 0).
+# A row is solved if its residual is below this times max |g| (plus a little, for g = 0).
 SOLVED = 1e-6
 SOLVED_AT_ZERO = 1e-9
 
@@ -22,9 +21,9 @@ class Conjugate(Potential):
     """The convex conjugate, phi*(g) = max_x <g, x> - phi(x).
 
     Its gradient is the inverse of grad phi, and D_phi*(u, v) = D_phi(x(v), x(u)) with x(g) = (grad phi)^-1 (g),
-    which is computed by the exact divergence of phi. Closed forms stay formulas and work inside
-    ``torch.compile`` and ``vmap``; for others each call solves a convex problem by Newton's method, so it
-    is slow and only works outside of them. Twice differentiable in g and in the parameters of phi.
+    computed by the exact divergence of phi. Conjugates of closed forms are formulas and work inside ``torch.compile``
+    and ``vmap``. For others each call solves a convex problem by Newton's method, which is slow and does not work
+    there. Twice differentiable in g and in the parameters of phi.
 
     Parameters
     ----------
@@ -98,7 +97,7 @@ def _invert(potential: Potential, g: Tensor) -> Tensor:
         return result.point
     with torch.no_grad():
         if type(potential).compute_inverse_gradient is Potential.compute_inverse_gradient:
-            # In float64 the residual shows convergence, and not how coarse the points are.
+            # In float64 the residual shows convergence, not the rounding of the points.
             point, residual, _ = newton(potential, g.to(working_dtype(g)))
         else:
             point, residual, _ = potential.compute_inverse_gradient(g, None)
@@ -106,8 +105,8 @@ def _invert(potential: Potential, g: Tensor) -> Tensor:
         point = point.to(g.dtype)
     if not torch.is_grad_enabled():
         return point
-    # A Newton step with the Hessian held fixed is right to one more order each time. Its value is taken
-    # away: the point is as good as it gets, only its derivatives are wanted.
+    # Each Newton step with a fixed Hessian makes one more derivative right. Its value is subtracted again: the point
+    # itself is as good as it gets.
     inverse = inverse_hessian(potential, point)
     solution = point
     for _ in range(2):
@@ -125,8 +124,8 @@ def _invert_difference(potential: Potential, u: Tensor, v: Tensor, h: Tensor, of
         return _invert_difference(potential.potential, u / factor, v / factor, h / factor, of_u, of_v)
     if isinstance(potential, ClosedForm):
         return potential._inverse_difference(u, v, h)
-    # The rounding of two points is large against a small difference. Its gradient difference is known
-    # exactly, which is one equation more: a Newton step for the difference alone.
+    # The rounding of two points is large compared with a small difference. But the gradient difference is known
+    # exactly: a Newton step for the difference alone.
     difference = of_u - of_v
     error = potential.compute_gradient_difference(of_u, of_v, difference) - h
     refined = difference - _apply(inverse_hessian(potential, of_v), error)

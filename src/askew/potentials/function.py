@@ -1,4 +1,4 @@
-"""Potentials from a function that the user wrote, and a check that it is convex."""
+"""Potentials from a user's function, and a check for convexity."""
 
 from __future__ import annotations
 
@@ -27,17 +27,16 @@ NODES = tuple(0.5 - offset for offset in OFFSETS) + tuple(0.5 + offset for offse
 class FromFunction(Potential):
     """A potential from any convex function written in torch operations.
 
-    phi(x) = function(x); gradients come from automatic differentiation. Divergences are computed in
-    float64: by phi(x) - phi(y) - <grad phi(y), h>, or, where that cancels, by an 8-point quadrature of
-    <grad phi(y + s h) - grad phi(y), h> over s in [0, 1]. Good for trying an idea; slower than a
-    potential that has formulas, and less exact for points nearer than 1e-9 of their size.
+    phi(x) = function(x); gradients come from automatic differentiation. Divergences are computed in float64: by
+    phi(x) - phi(y) - <grad phi(y), h> or, where that cancels, by an 8-point quadrature of
+    <grad phi(y + s h) - grad phi(y), h> over s in [0, 1]. Good for trying an idea; slower than a potential with
+    formulas, and less exact for points nearer than 1e-9 of their size.
 
     Parameters
     ----------
     function
-        Maps points ``(n, dim)`` to values ``(n,)``, each row for itself, and takes float64 points. An
-        ``nn.Module`` becomes a part of this one, and its numbers are widened as needed. That it is
-        convex is not checked: :func:`check_convexity` does that.
+        Maps points ``(n, dim)`` to values ``(n,)``, each row independently, also in float64. An ``nn.Module`` becomes
+        a submodule, and its numbers are converted as needed. Convexity is up to you: see :func:`check_convexity`.
     dim
         Number of features.
     domain
@@ -72,7 +71,7 @@ class FromFunction(Potential):
         return self.compute_value_and_gradient(x)[1]
 
     def compute_value_and_gradient(self, x: Tensor) -> tuple[Tensor, Tensor]:
-        # Rows do not know of each other, so the gradient of the sum has the gradients of the rows.
+        # Rows are independent, so the gradient of the sum has the gradients of the rows.
         gradient, values = torch.func.grad(self._summed, has_aux=True)(x.reshape(-1, self.dim))
         return values.reshape(x.shape[:-1]), gradient.reshape(x.shape)
 
@@ -107,7 +106,7 @@ class FromFunction(Potential):
         return values.sum(), values
 
     def _rows(self, rows: Tensor) -> Tensor:
-        """Call the function in the dtype of the rows, and check what it returns."""
+        """Call the function in the dtype of the rows, and check the result."""
         function = self.function
         try:
             values = _in_dtype(function, rows) if isinstance(function, nn.Module) else function(rows)
@@ -137,21 +136,21 @@ def _in_dtype(module: nn.Module, rows: Tensor) -> Tensor:
 
 @dataclass(frozen=True)
 class ConvexityReport:
-    """What :func:`check_convexity` found; ``str(report)`` says it in words.
+    """The result of :func:`check_convexity`; ``str(report)`` explains it.
 
     Attributes
     ----------
     convex : bool
         Whether no counter-example was found. That is evidence, not a proof.
     violation : float
-        How far the function lies above its chord at the worst counter-example or, with ``t`` None, how
-        far <grad phi(x) - grad phi(y), x - y> lies below zero. 0 if there is none.
+        How far the function lies above its chord at the worst counter-example or, if ``t`` is None, how far
+        <grad phi(x) - grad phi(y), x - y> lies below zero. 0 without one.
     x, y : Tensor or None
         The ends of that segment, ``(dim,)``.
     t : float or None
-        Where on the segment, (1 - t) x + t y. None if the values are in order and the gradients are not.
+        The place on the segment, (1 - t) x + t y. None if only the gradients violate convexity.
     samples : int
-        Number of segments looked at.
+        Number of segments tested.
     """
 
     convex: bool
@@ -174,9 +173,9 @@ class ConvexityReport:
 def check_convexity(potential: Potential, points: Tensor, samples: int = 1000, seed: int = 0) -> ConvexityReport:
     """Look for a counter-example to the convexity of a potential, in float64.
 
-    Half of the segments join two of the points, half are short ones at a point. On each one
-    phi((1 - t) x + t y) <= (1 - t) phi(x) + t phi(y) and <grad phi(x) - grad phi(y), x - y> >= 0 are tested, with an
-    allowance for rounding. It can only find flaws where the points are: hand in typical data.
+    Half of the segments join two points, half are short ones at a point. On each, it tests
+    phi((1 - t) x + t y) <= (1 - t) phi(x) + t phi(y) and <grad phi(x) - grad phi(y), x - y> >= 0 up to rounding. It can
+    only find violations near the points: pass typical data.
 
     Parameters
     ----------
@@ -213,7 +212,7 @@ def check_convexity(potential: Potential, points: Tensor, samples: int = 1000, s
         value_y, slope_y = model.compute_value_and_gradient(y)
         between = model.compute_value(torch.lerp(x, y, t.unsqueeze(-1)))
         rounding = 1e4 * torch.finfo(wide).eps
-        # Both gaps in units of what they are made of, so that the worst of each can be chosen fairly.
+        # Both gaps relative to the terms they are made of, to choose the worst of each fairly.
         above = between - torch.lerp(value_x, value_y, t)
         scale = value_x.abs() + value_y.abs() + between.abs()
         falls = -((slope_x - slope_y) * (x - y)).sum(-1)
@@ -247,6 +246,6 @@ def _segments(model: Potential, points: Tensor, samples: int, seed: int) -> tupl
 
 
 def _shown(point: Tensor) -> str:
-    """Return the first coordinates of a point, short enough for a message."""
+    """Return the first coordinates of a point, for a message."""
     numbers = [f"{number:.4g}" for number in point[:5].tolist()]
     return f"[{', '.join(numbers)}{', ...' if point.numel() > 5 else ''}]"

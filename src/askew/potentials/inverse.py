@@ -4,18 +4,19 @@ from __future__ import annotations
 
 import copy
 from itertools import chain
-from typing import TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 import torch
 from torch import Tensor, nn
 
 from askew import checks
 from askew.checks import Domain
-from askew.potentials.base import InverseGradient, Potential
 
-__all__ = ["inverse_hessian", "newton", "widened", "working_dtype"]
+__all__ = ["InverseGradient", "inverse_hessian", "newton", "widened", "working_dtype"]
 
 ModuleType = TypeVar("ModuleType", bound=nn.Module)
+# An askew.potentials.Potential; their module imports this one.
+Potential = Any
 
 # Bytes of all (rows, dim, dim) temporaries of one block together, and how many of them there are.
 BLOCK_BYTES = 1 << 26
@@ -23,6 +24,24 @@ TEMPORARIES = 4
 # The longest step relative to the size of the point: a flat Hessian must not throw a row away.
 LONGEST_STEP = 100.0
 HALVINGS = 50
+
+
+class InverseGradient(NamedTuple):
+    """Points with given gradients, and how exact they are.
+
+    Attributes
+    ----------
+    point : Tensor
+        The points x with grad phi(x) = g, ``(..., dim)``.
+    residual : Tensor
+        max |grad phi(x) - g| of each row, ``(...)``; zeros where there is a closed form.
+    iterations : int
+        Newton steps taken; 0 where there is a closed form.
+    """
+
+    point: Tensor
+    residual: Tensor
+    iterations: int
 
 
 def newton(
@@ -34,11 +53,10 @@ def newton(
 ) -> InverseGradient:
     """Return the points whose gradient is g, by a damped Newton method.
 
-    Each row minimises phi(x) - <g, x>, with a step that is halved until the objective falls enough and
-    the point lies in the domain. How much it falls is D(new, old) + <grad phi(old) - g, new - old>, in
-    which nothing cancels near the solution. A nearly singular Hessian gets a multiple of the identity.
-    It works in float64 whatever the dtype of g, except on ``mps``, which has none. It does not record
-    gradients; :class:`~askew.potentials.conjugate.Conjugate` does.
+    Each row minimises phi(x) - <g, x>; a step is halved until the objective falls enough and the point lies in the
+    domain. The fall is computed as D(new, old) + <grad phi(old) - g, new - old>, in which nothing cancels near the
+    solution. A nearly singular Hessian gets a multiple of the identity. All in float64 whatever the dtype of g, except
+    on ``mps``, which has none. It records no gradients; :class:`~askew.potentials.Conjugate` does.
 
     Parameters
     ----------
@@ -47,19 +65,19 @@ def newton(
     g
         Gradients, ``(..., dim)``.
     start
-        Points to begin at, broadcast to the shape of g. A row outside the domain begins inside it.
+        Points to start at, broadcast to the shape of g. A row outside the domain starts in the middle of it.
     tolerance
-        A row is finished when max |grad phi(x) - g| is at most this times max |g|, or when rounding
-        allows no progress. 1e-12 by default, 1e-5 on ``mps``.
+        A row is finished when max |grad phi(x) - g| is at most this times max |g|, or when rounding allows no progress.
+        1e-12 by default, 1e-5 on ``mps``.
     max_iterations
         Number of Newton steps at most.
 
     Returns
     -------
     InverseGradient
-        Points in the dtype of g, their residuals and the number of steps. Rows that have not converged
-        do not raise: the residual tells. It is infinite for a point outside the domain. On the simplex,
-        where gradients count up to a constant, the residual leaves that constant out.
+        Points in the dtype of g, their residuals and the number of steps. A row that does not converge raises no error:
+        see its residual, which is infinite outside the domain. On the simplex, where gradients matter up to a constant
+        only, the residual leaves that constant out.
 
     Examples
     --------
@@ -120,7 +138,7 @@ def working_dtype(x: Tensor) -> torch.dtype:
 
 
 def widened(module: ModuleType, dtype: torch.dtype) -> ModuleType:
-    """Return the module if all its numbers have this dtype, else a copy that has."""
+    """Return the module if all its numbers have this dtype, else a converted copy."""
     tensors = chain(module.parameters(), module.buffers())
     if all(t.dtype == dtype for t in tensors if t.is_floating_point()):
         return module
@@ -131,7 +149,7 @@ def widened(module: ModuleType, dtype: torch.dtype) -> ModuleType:
 
 
 def _minimise(model: Potential, g: Tensor, start: Tensor, tolerance: float, max_iterations: int) -> tuple[Tensor, int]:
-    """Return the points and the number of steps; rows that are finished drop out."""
+    """Return the points and the number of steps; finished rows drop out."""
     basis = _tangent_basis(model.domain, g)
     point = start.clone()
     limit = tolerance * g.abs().amax(-1)
@@ -143,10 +161,10 @@ def _minimise(model: Potential, g: Tensor, start: Tensor, tolerance: float, max_
         x = point[active]
         excess = _tangential(model.compute_gradient(x) - g[active], model.domain)
         size = excess.abs().amax(-1)
-        # Short full steps that do not shrink the residual any more: rounding is all that is left.
+        # Short full steps that no longer shrink the residual: only rounding is left.
         strikes[active] = torch.where(size > last[active] / 2, strikes[active], 0)
         last[active] = size
-        # A residual that is NaN compares false, and its row drops out too.
+        # A NaN residual compares false, and its row drops out as well.
         going = (size > limit[active]) & torch.isfinite(size) & (strikes[active] < 3)
         active, x, excess = active[going], x[going], excess[going]
         if active.numel() == 0:
@@ -168,8 +186,8 @@ def _minimise(model: Potential, g: Tensor, start: Tensor, tolerance: float, max_
 
 
 def _direction(hessian: Tensor, excess: Tensor, damping: Tensor, basis: Tensor | None) -> Tensor:
-    """Solve (H + damping) d = -excess, with as much damping as a Cholesky factor needs to exist."""
-    # An infinite curvature, as of |x|^1.5 at 0, says nothing about how far to go; the line search will.
+    """Solve (H + damping) d = -excess, with enough damping for a Cholesky factor to exist."""
+    # An infinite curvature, as of |x|^1.5 at 0, does not tell how far to go; the line search will.
     hessian = torch.nan_to_num(hessian, nan=0.0, posinf=1.0, neginf=0.0)
     if basis is not None:
         hessian, excess = basis.mT @ hessian @ basis, excess @ basis
@@ -184,7 +202,7 @@ def _direction(hessian: Tensor, excess: Tensor, damping: Tensor, basis: Tensor |
             break
         extra = torch.where(info > 0, 100 * extra, extra)
     direction = torch.cholesky_solve(-excess.unsqueeze(-1), factor).squeeze(-1)
-    # A row without a factor even now takes the steepest descent.
+    # A row that still has no factor takes the steepest descent.
     direction = torch.where((info > 0).unsqueeze(-1), -excess / scale.unsqueeze(-1), direction)
     return direction if basis is None else direction @ basis.mT
 
@@ -200,8 +218,8 @@ def _line_search(model: Potential, x: Tensor, direction: Tensor, excess: Tensor)
             break
         old, step = x[waiting], length * direction[waiting]
         new = old + step
-        # The objective falls by at least a quarter of what its slope promises, written without cancellation. A
-        # quadratic falls by half, so that good Newton steps pass; those that jump to the other side do not.
+        # The objective must fall by at least a quarter of what its slope predicts, written without cancellation. A
+        # quadratic falls by half: good Newton steps pass, those that jump to the other side do not.
         falls = model.compute_divergence(new, old, step) <= 0.75 * length * descent[waiting]
         accepted = falls & model.contains(new)
         result[waiting[accepted]] = length
@@ -217,7 +235,7 @@ def _residual(model: Potential, x: Tensor, g: Tensor) -> Tensor:
 
 
 def _tangential(excess: Tensor, domain: Domain) -> Tensor:
-    """On the simplex, take away the part of a gradient that points out of it."""
+    """On the simplex, remove the part of a gradient that points out of it."""
     return excess - excess.mean(-1, keepdim=True) if domain.sums_to_one else excess
 
 
@@ -226,7 +244,7 @@ def _tangent_basis(domain: Domain, like: Tensor) -> Tensor | None:
     dim = like.shape[-1]
     if not domain.sums_to_one or dim == 1:
         return None
-    # The Householder reflection that maps the normal vector to the first axis; its other columns are tangent.
+    # The Householder reflection that maps the normal vector to the first axis: its other columns are tangent.
     normal = torch.full((dim,), dim**-0.5, dtype=like.dtype, device=like.device)
     axis = torch.nn.functional.one_hot(torch.tensor(0, device=like.device), dim).to(like.dtype)
     mirror = normal + axis

@@ -1,10 +1,10 @@
-"""Scalar divergences that keep their relative accuracy for near and for far arguments.
+"""Elementwise divergences and differences that are accurate for near and for far arguments.
 
 Each function comes from a formula such as x log(x/y) - x + y, whose terms cancel when x and y are near.
 Near arguments take a series in z = h / (x + y) in which nothing cancels; far arguments take the formula
-itself, written with x / y, because 1 + h / y has no digits left when x is tiny. All results are
-non-negative, and zero for h = 0. A branch that is not taken sees harmless arguments, so that it
-cannot send NaN into a gradient. All are twice differentiable.
+itself, written with x / y, because 1 + h / y has no digits left when x is tiny. Divergences are non-negative, and zero
+for h = 0. A branch that is not taken gets harmless arguments, or it would send NaN into a gradient. All functions are
+twice differentiable.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ __all__ = [
 def entropy(x: Tensor) -> Tensor:
     """Return x log x, 0 at x = 0 and NaN below.
 
-    The slope at 0, which is minus infinity, is given as the logarithm of the smallest normal number.
+    The slope at 0, which is minus infinity, is set to the logarithm of the smallest normal number.
     """
     logarithm = x.clamp_min(torch.finfo(x.dtype).tiny).log()
     return torch.where(x < 0, torch.nan, x * logarithm)
@@ -97,7 +97,7 @@ def power_divergence(x: Tensor, y: Tensor, h: Tensor, p: float) -> Tensor:
 
 
 def signed_power(x: Tensor, q: float) -> Tensor:
-    r"""Return sign(x) \|x\|^q for q > 0; an infinite slope at 0 is given as 0."""
+    r"""Return sign(x) \|x\|^q for q > 0; an infinite slope at 0 is set to 0."""
     zero = x == 0
     factor = torch.where(zero, 1, x).abs() ** (q - 1)
     return x * torch.where(zero, 0.0 if q != 1 else 1.0, factor)
@@ -109,7 +109,7 @@ def signed_power_difference(x: Tensor, y: Tensor, h: Tensor, q: float) -> Tensor
     size_x = torch.where(same, x.abs(), 1)
     size_y = torch.where(same, y.abs(), 1)
     step = torch.where(same, h * y.sign(), 0)
-    # The larger of the two powers is the factor, so that expm1 sees no positive argument and cannot overflow.
+    # The larger of the two powers is the factor: expm1 gets no positive argument and cannot overflow.
     grows = step > 0
     logarithm = log_ratio(size_x, size_y, step)
     growth = torch.expm1(q * torch.where(grows, -logarithm, logarithm))
@@ -120,7 +120,7 @@ def signed_power_difference(x: Tensor, y: Tensor, h: Tensor, q: float) -> Tensor
 def exponential_difference(x: Tensor, y: Tensor, h: Tensor) -> Tensor:
     """Return exp(x) - exp(y), where h = x - y."""
     grows = h > 0
-    # The larger exponential is the factor, so that nothing overflows before the result does.
+    # The larger exponential is the factor: nothing overflows before the result does.
     larger, factor = torch.where(grows, x, y).exp(), torch.expm1(torch.where(grows, -h, h))
     # Zero times infinity is zero here: the same point twice, however large.
     size = torch.where(larger.isinf() & (factor == 0), 1, larger) * factor
@@ -130,8 +130,8 @@ def exponential_difference(x: Tensor, y: Tensor, h: Tensor) -> Tensor:
 def softmax_divergence(y: Tensor, h: Tensor) -> tuple[Tensor, Tensor]:
     """Return log E[exp(d)] and d = h - E[h], where E is the mean under softmax(y)."""
     log_p, h = torch.broadcast_tensors(y.log_softmax(-1), h)
-    # A constant in h changes nothing. Taking away the entry that has the most weight is exact
-    # where all entries are near each other and leaves the mean its digits.
+    # A constant in h changes nothing. Subtracting the entry of the largest weight is exact where all entries are near
+    # each other, and keeps the digits of the mean.
     h = h - h.detach().gather(-1, log_p.detach().argmax(-1, keepdim=True))
     d = h - (log_p.exp() * h).sum(-1, keepdim=True)
     far = (log_p + d).amax(-1) > 10
@@ -147,7 +147,7 @@ def softmax_difference(x: Tensor, y: Tensor, h: Tensor) -> Tensor:
     grows = log_growth > 0
     first, second = x.softmax(-1), y.softmax(-1)
     size = torch.where(grows, first, second) * torch.expm1(torch.where(grows, -log_growth, log_growth))
-    # Between far points the growth is itself a difference of large numbers, and the plain one is better.
+    # Between far points the growth is itself a difference of large numbers, and the plain difference is better.
     far = d.abs() + divergence.unsqueeze(-1) > 1
     return torch.where(far, first - second, torch.where(grows, -size, size))
 
@@ -176,7 +176,7 @@ def _far_log(near: Tensor, x: Tensor, y: Tensor) -> Tensor:
     limits = torch.finfo(x.dtype)
     numerator = torch.where(near, 1, x)
     denominator = torch.where(near, 1, y)
-    # A quotient too large for the dtype is taken apart; its logarithm is not too large.
+    # A quotient may be too large for the dtype; its logarithm is not.
     overflow = numerator * (4 / limits.max) > denominator
     quotient = numerator / torch.where(overflow, 1, denominator)
     return quotient.clamp_min(limits.tiny).log() - torch.where(overflow, denominator, 1).log()

@@ -13,8 +13,8 @@ from askew.potentials.icnn.terms import Network, QuadraticTerm, SeparableTerm, T
 
 __all__ = ["ICNN"]
 
-# Numbers in the widest layer of the rows that are evaluated at a time where nothing has to be kept for a gradient, and
-# the bounds of these rows: fewer make slow products, and more are not faster.
+# Without a gradient to record, rows are evaluated in blocks that stay in the cache: entries of the widest layer of a
+# block, and the bounds of its rows. Fewer rows make slow products, and more are not faster.
 BLOCK_ENTRIES = 1 << 18
 FEWEST_ROWS, MOST_ROWS = 256, 2048
 
@@ -25,14 +25,14 @@ class ICNN(Potential):
     .. math:: \phi(x) = \lambda\,\bigl[\, N(v) + |A v|^2 + \sum_{ik} \tfrac{c_{ik}^2}{s_{ik}}
               g(s_{ik}(v_i - m_{ik})) \bigr], \qquad v = (x - \text{shift}) / \text{spread}
 
-    N is the fully input-convex network of the paper (equation 4): layers with non-negative weights on the
-    layer before, unconstrained ones on the input, and a convex non-decreasing activation. The quadratic
-    term makes every Mahalanobis divergence exactly representable, the separable units every sum of
-    one-dimensional divergences approximately. ``shift``, ``spread`` and ``lambda`` are buffers that
-    :meth:`calibrate` sets from data once, before training; they start as 0, 1 and 1.
+    N is the fully input-convex network of the paper (equation 4): layers with non-negative weights on the layer before,
+    unconstrained weights on the input, and a convex non-decreasing activation. The quadratic term represents every
+    Mahalanobis divergence exactly, the separable units every sum of one-dimensional divergences approximately.
+    ``shift``, ``spread`` and ``lambda`` are buffers that :meth:`calibrate` sets from data once, before training; they
+    are 0, 1 and 1 at first.
 
-    Use it for a convex function whose form you do not know. If you know it, the closed forms are exact
-    and need no training.
+    Use it for a convex function whose form you do not know. If you know it, a closed form is exact and needs no
+    training.
 
     Parameters
     ----------
@@ -91,7 +91,6 @@ class ICNN(Potential):
         if separable != 0:
             terms.append(SeparableTerm(dim, checks.check_size(separable, "separable of ICNN")))
         self.terms = nn.ModuleList(terms)
-        # What need not be kept stays in the cache if it is made for some rows at a time.
         self._block_rows = min(MOST_ROWS, max(FEWEST_ROWS, BLOCK_ENTRIES // max(*widths, rank, dim * separable)))
         self.calibrated = calibrated
         if calibrated:
@@ -101,16 +100,16 @@ class ICNN(Potential):
 
     @torch.no_grad()
     def calibrate(self, x: Tensor, y: Tensor, targets: Tensor | None = None) -> None:
-        """Standardise the input and scale the output, so that training starts at the right size.
+        """Standardise the input and scale the output, for training to start at the right size.
 
         Parameters
         ----------
         x, y
-            Pairs of points, ``(n, dim)`` each; their pooled mean and standard deviation become ``shift``
-            and ``spread`` (a constant feature keeps spread 1).
+            Pairs of points, ``(n, dim)`` each; their pooled mean and standard deviation become ``shift`` and ``spread``
+            (a constant feature keeps spread 1).
         targets
-            Values D(x, y) is to learn, ``(n,)``: the output is scaled so that the mean of D is theirs.
-            Without targets, the median of D becomes 1.
+            Values for D(x, y) to learn, ``(n,)``: the mean of D becomes theirs. Without targets, the median of D
+            becomes 1.
         """
         if not self.calibrated:
             return
@@ -131,16 +130,16 @@ class ICNN(Potential):
         # In float64 on the host, because not every device has float64.
         pooled = torch.cat([x.reshape(-1, self.dim), y.reshape(-1, self.dim)]).cpu().double()
         spread = pooled.std(0, correction=0)
-        # A feature that does not vary has no scale of its own; rounding may leave a trace of one.
+        # A constant feature has no scale, although rounding may leave a trace of one.
         constant = spread <= 1e-7 * pooled.abs().amax(0)
         self.shift.copy_(pooled.mean(0))
         self.inverse_spread.copy_(torch.where(constant, torch.ones_like(spread), spread).reciprocal())
         self.output_scale.fill_(1.0)
-        found = self.compute_divergence(x, y, x - y)
+        values = self.compute_divergence(x, y, x - y)
         if targets is None:
-            size, wanted = found[found > 0].median() if bool((found > 0).any()) else found.new_zeros(()), 1.0
+            size, wanted = values[values > 0].median() if bool((values > 0).any()) else values.new_zeros(()), 1.0
         else:
-            size, wanted = found.mean(), float(targets.cpu().double().mean())
+            size, wanted = values.mean(), float(targets.cpu().double().mean())
         if float(size) > 0 and wanted > 0:
             self.output_scale.fill_(wanted / float(size))
 

@@ -161,8 +161,8 @@ G = Squareplus()
 class SeparableTerm(Term):
     """One-dimensional units of each feature: sum over features i and units k of c_ik^2 / s_ik g(s_ik (v_i - m_ik)).
 
-    g is squareplus; place m, sharpness s and amplitude c are learned. At the start the places cover
-    [-2, 2], where standardised features lie.
+    g is squareplus; place m, sharpness s and amplitude c are learned. The places first cover [-2, 2], where
+    standardised features lie.
     """
 
     def __init__(self, dim: int, count: int) -> None:
