@@ -127,12 +127,11 @@ def test_promise_of_symmetry(case: Case) -> None:
 @by_case
 def test_promise_of_the_triangle_inequality(case: Case) -> None:
     divergence = build(case)
+    if case.name == "widenorm-legacy" and not divergence.triangle:
+        pytest.skip("its bias may or may not break the inequality; test_norms chooses one that does")
     x, y, z = triples(case)
     with torch.no_grad():
         direct, detour = divergence(x, z), divergence(x, y) + divergence(y, z)
-    if case.name == "widenorm-legacy" and not divergence.triangle:
-        # Its bias may or may not break the inequality; test_norms chooses one that does.
-        return
     if divergence.triangle:
         assert (direct <= detour * (1 + 1e-9) + 1e-12).all()
     else:
@@ -147,9 +146,9 @@ def test_promise_of_the_triangle_inequality(case: Case) -> None:
 @some
 def test_convex_in_the_first_argument(case: Case, numbers: list[float], share: float) -> None:
     divergence = build(case)
-    x, y, z = drawn(case, numbers)
     if isinstance(divergence, Dual) and not has_real_dual(case):
-        return  # the gradients of this network are not a convex set
+        pytest.skip("the gradients of this network are not a convex set")
+    x, y, z = drawn(case, numbers)
     with torch.no_grad():
         between = divergence(share * x + (1 - share) * y, z)
         assert between <= share * divergence(x, z) + (1 - share) * divergence(y, z) + 1e-9

@@ -7,8 +7,8 @@ import torch
 from torch import Tensor
 
 from askew.divergences.base import Divergence
-from askew.divergences.near import refine_near, safe_sqrt
 from askew.divergences.norms import ConcaveActivation, DeepNorm, Euclidean, Mahalanobis, MaxReLU, WideNorm
+from askew.divergences.numerics import recompute_small, safe_sqrt
 
 DIM = 6
 
@@ -285,9 +285,9 @@ def test_odd_width_is_refused() -> None:
 # ------------------------------------------------------------------ near pairs
 
 
-def test_refine_near_recomputes_near_pairs_only(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("askew.divergences.near.BLOCK_ELEMENTS", 64)
-    monkeypatch.setattr("askew.divergences.near.CHUNK_PAIRS", 5)
+def test_recompute_small_recomputes_near_pairs_only(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("askew.divergences.numerics.BLOCK_ELEMENTS", 64)
+    monkeypatch.setattr("askew.divergences.numerics.CHUNK_PAIRS", 5)
     torch.manual_seed(13)
     n, m = 41, 13
     exact = torch.rand(n, m) + 1
@@ -304,27 +304,27 @@ def test_refine_near_recomputes_near_pairs_only(monkeypatch: pytest.MonkeyPatch)
         asked[i, j] += 1
         return exact[i, j]
 
-    result = refine_near(raw, torch.ones(n), torch.ones(m), recompute)
+    result = recompute_small(raw, torch.ones(n), torch.ones(m), recompute)
     assert result is raw
     assert torch.equal(result, exact)
     assert torch.equal(asked, near.float())
 
 
-def test_refine_near_respects_the_scale_of_rows_and_columns() -> None:
+def test_recompute_small_respects_the_scale_of_rows_and_columns() -> None:
     asked = []
 
     def recompute(i: Tensor, j: Tensor) -> Tensor:
         asked.extend(zip(i.tolist(), j.tolist(), strict=True))
         return torch.full((len(i),), -1.0)
 
-    result = refine_near(torch.ones(3, 2), torch.tensor([1.0, 2e3, 1.0]), torch.tensor([1.0, 2e3]), recompute)
+    result = recompute_small(torch.ones(3, 2), torch.tensor([1.0, 2e3, 1.0]), torch.tensor([1.0, 2e3]), recompute)
     assert sorted(asked) == [(0, 1), (1, 0), (1, 1), (2, 1)]
     assert result.tolist() == [[1, 0], [0, 0], [1, 0]]
 
 
-def test_refine_near_lets_gradients_through() -> None:
+def test_recompute_small_lets_gradients_through() -> None:
     x = torch.tensor([[1e-9, 2.0]], requires_grad=True)
-    result = refine_near(x * 3, torch.ones(1), torch.ones(2), lambda i, j: torch.full((len(i),), 0.5))
+    result = recompute_small(x * 3, torch.ones(1), torch.ones(2), lambda i, j: torch.full((len(i),), 0.5))
     assert result.tolist() == [[0.5, 6.0]]
     result.sum().backward()
     assert x.grad.tolist() == [[3.0, 3.0]]

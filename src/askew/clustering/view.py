@@ -21,7 +21,7 @@ from askew import checks
 from askew._parallel import over_blocks, slices
 from askew.divergences import Bregman
 from askew.divergences.affine import BLOCK_ROWS
-from askew.divergences.near import refine_near
+from askew.divergences.numerics import recompute_small
 
 Result = TypeVar("Result")
 Weights = NDArray[np.float64]
@@ -240,7 +240,7 @@ class AffineView:
                 return self._divergences(points[i], centroids[j])
 
             scale = base + features.norm(dim=1) * steepest
-            return work(part, refine_near(matrix, scale, offsets.abs(), exact, SAMPLING_RTOL).numpy())
+            return work(part, recompute_small(matrix, scale, offsets.abs(), exact, SAMPLING_RTOL).numpy())
 
         rows = max(1, BLOCK_ENTRIES // max(centroids.shape[0], self.points.shape[1]))
         return over_blocks(self.points.shape[0], rows, evaluate)

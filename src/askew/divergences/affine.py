@@ -14,7 +14,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from askew.divergences.near import refine_near
+from askew.divergences.numerics import recompute_small
 from askew.divergences.precision import without_nan
 from askew.potentials import Potential
 from askew.potentials.inverse import widened
@@ -136,7 +136,7 @@ class AffineForm:
             # Rounding of the product is bounded by the sizes of what is multiplied and added.
             scale_x = base_x + differences.norm(dim=1) * slopes.norm(dim=1).amax()
             scale_y = offsets.abs() + base_y
-        return refine_near(left @ right.t(), scale_x, scale_y, exact, rtol)
+        return recompute_small(left @ right.t(), scale_x, scale_y, exact, rtol)
 
 
 def _divergence(potential: Potential, x: Tensor, y: Tensor) -> Tensor:

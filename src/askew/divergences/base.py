@@ -47,6 +47,7 @@ def pairwise_tolerance(rtol: float) -> Iterator[None]:
 
     Examples
     --------
+    >>> from askew.divergences import NeuralBregman
     >>> D = NeuralBregman(3)
     >>> with pairwise_tolerance(0.1):
     ...     matrix = D.pairwise(torch.randn(5, 3), torch.randn(4, 3))

@@ -188,8 +188,8 @@ class DeepDiv(MaxOfPieces):
         if not torch.is_grad_enabled():
             at_x = self._columns(rows)
             return (at_x.amax(0) - at_x.gather(0, self.best_piece(y).reshape(1, -1))[0]).reshape(x.shape[:-1])
-        # Only the two chosen pieces of each row have a gradient: find them without recording all K, then recompute these
-        # two. A backward pass through every piece would be mostly zeros.
+        # Only the two chosen pieces of each row have a gradient: find them without recording all K, then recompute
+        # these two. A backward pass through every piece would be mostly zeros.
         best = self.best_piece(torch.cat([rows, y.reshape(-1, x.shape[-1])]))
         at_x, at_y = self._chosen(rows, best).view(2, -1)
         same = best[: rows.shape[0]] == best[rows.shape[0] :]

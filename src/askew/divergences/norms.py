@@ -11,7 +11,7 @@ from torch.nn import functional
 
 from askew import checks
 from askew.divergences.base import Bregman, Divergence, Ranking
-from askew.divergences.near import refine_near, safe_sqrt
+from askew.divergences.numerics import recompute_small, safe_sqrt
 from askew.potentials import Quadratic
 
 __all__ = ["ConcaveActivation", "DeepNorm", "Euclidean", "Mahalanobis", "MaxMean", "MaxReLU", "WideNorm"]
@@ -36,7 +36,7 @@ def _squared_distances(x: Tensor, y: Tensor, weight: Tensor | None) -> Tensor:
         difference = x[i] - y[j]
         return (difference if weight is None else functional.linear(difference, weight)).square().sum(1)
 
-    return refine_near(left @ right.T, u_norms[:, 0], v_norms[:, 0], exact)
+    return recompute_small(left @ right.T, u_norms[:, 0], v_norms[:, 0], exact)
 
 
 class Euclidean(Divergence):

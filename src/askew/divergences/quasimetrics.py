@@ -12,8 +12,8 @@ from torch.utils.checkpoint import checkpoint
 
 from askew import checks
 from askew.divergences.base import BLOCK_ELEMENTS, Divergence
-from askew.divergences.near import refine_near
 from askew.divergences.norms import MaxMean
+from askew.divergences.numerics import recompute_small
 
 __all__ = ["IQE", "MRN"]
 
@@ -169,7 +169,7 @@ class MRN(Divergence):
 
         with torch.no_grad():
             x_scale, y_scale = x_embedded.abs().sum(2).amax(0), y_embedded.abs().sum(2).amax(0)
-        return refine_near(matrix, x_scale, y_scale, exact)
+        return recompute_small(matrix, x_scale, y_scale, exact)
 
     def extra_repr(self) -> str:
         return f"width={self.width}, hidden={self.hidden}, {super().extra_repr()}"

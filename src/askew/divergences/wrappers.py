@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 from askew import checks, potentials
 from askew.divergences.base import Bregman, Divergence, Ranking, Side
-from askew.divergences.near import refine_near, safe_sqrt
+from askew.divergences.numerics import recompute_small, safe_sqrt
 
 __all__ = [
     "Dual",
@@ -266,7 +266,7 @@ class GeneralizedSymmetrized(_OfBregman):
         first, second = (points - form.centre + form.planes(points).slopes for points in (x, y))
         norms_first, norms_second = first.square().sum(1), second.square().sum(1)
         matrix = (norms_first[:, None] + norms_second) / 2 - first @ second.t()
-        matrix = refine_near(
+        matrix = recompute_small(
             matrix, norms_first, norms_second, lambda i, j: self._squared(x[i], y[j]), self.divergence.current_rtol()
         )
         return safe_sqrt(matrix) if self.root else matrix

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from askew import checks
 
-__all__ = ["refine_near", "safe_sqrt"]
+__all__ = ["recompute_small", "safe_sqrt"]
 
 # Elements of a block of rows that stay in the (last) cache between two passes over it; measured.
 BLOCK_ELEMENTS = 1 << 19
@@ -20,7 +20,7 @@ CHUNK_PAIRS = 4096
 ERROR_UNITS = 8.0
 
 
-def refine_near(
+def recompute_small(
     matrix: Tensor,
     scale_rows: Tensor,
     scale_columns: Tensor,
@@ -53,7 +53,7 @@ def refine_near(
     Examples
     --------
     >>> raw = torch.tensor([[-1e-7, 2.0]])
-    >>> refine_near(raw, torch.ones(1), torch.ones(2), lambda i, j: torch.zeros(len(i)))
+    >>> recompute_small(raw, torch.ones(1), torch.ones(2), lambda i, j: torch.zeros(len(i)))
     tensor([[0., 2.]])
     """
     if not checks.inspectable(matrix):
