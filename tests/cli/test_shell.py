@@ -34,3 +34,35 @@ def test_help_names_the_commands(capsys: pytest.CaptureFixture[str]) -> None:
     shown = set(capsys.readouterr().out.split())
     assert {"compare", "learn", "index", "search", "cluster", "explore"} <= shown
     assert not {"reproduce", "report", "bench", "datasets"} & shown
+
+
+@pytest.mark.parametrize(
+    ("error", "code", "text"),
+    [
+        (KeyboardInterrupt(), 130, "askew: stopped.\n"),
+        (
+            askew.TrainingDivergedError("The loss is NaN.\nLower the rate.", askew.History()),
+            1,
+            "askew: The loss is NaN. Lower the rate.\n",
+        ),
+        (ValueError(), 2, "askew: ValueError\n"),
+    ],
+)
+def test_exit_codes(
+    error: BaseException, code: int, text: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(name: str) -> None:
+        raise error
+
+    monkeypatch.setattr("askew.cli.inputs.load_bundled", fail)
+    assert called("compare", "--dataset", "wine") == code
+    assert capsys.readouterr() == ("", text)
+
+
+def test_other_errors_are_faults_and_shown_whole(monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(name: str) -> None:
+        raise RuntimeError("a fault of askew")
+
+    monkeypatch.setattr("askew.cli.inputs.load_bundled", fail)
+    with pytest.raises(RuntimeError, match="a fault of askew"):
+        main(["compare", "--dataset", "wine"])
