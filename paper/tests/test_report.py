@@ -28,7 +28,6 @@ from askew_paper.report import (
     page,
     sections,
     text,
-    to_html,
     to_markdown,
     write_report,
 )
@@ -188,8 +187,9 @@ def test_overview_has_methods_by_settings() -> None:
         ("nbd-paper", "0.560 ± 0.025 ● (0.500)", "0.560 ± 0.025 ▲ (0.700)"),
         ("forgotten", "missing (0.900)", ""),
     ]
-    assert '<th scope="row">forgotten</th><td class="missing">missing (0.900)</td><td></td>' in to_html(table)
-    assert '<td class="better">0.210 ± 0.025 ▲ (0.500)</td>' in to_html(table)
+    written = page(sections(make_rows(), [SUMS]))
+    assert '<td>forgotten</td>\n<td class="missing">missing (0.900)</td>\n<td></td>' in written
+    assert '<td class="better">0.210 ± 0.025 ▲ (0.500)</td>' in written
 
 
 def test_scales_are_never_mixed() -> None:
@@ -302,13 +302,6 @@ def seen(source: str) -> Seen:
     return parser
 
 
-def test_html_shows_text_as_it_is() -> None:
-    table = Table(EVIL, EVIL, pd.DataFrame({EVIL: [EVIL], "x": [EVIL]}))
-    found = seen(to_html(table))
-    assert found.elements == {"div", "table", "caption", "strong", "br", "thead", "tbody", "tr", "th", "td"}
-    assert found.text.count(EVIL) == 5
-
-
 def test_markdown_shows_text_as_it_is() -> None:
     table = Table(EVIL, "", pd.DataFrame({"Method": [EVIL], "x": ["1\n2"]}))
     lines = to_markdown(table, 4).splitlines()
@@ -372,7 +365,8 @@ def test_names_in_results_cannot_break_out_of_the_page() -> None:
     found = sections([row], [experiment])
     parsed = seen(page(found, [EVIL]))
     assert "script" not in parsed.elements
-    assert EVIL in parsed.text
+    assert not parsed.elements & {"em", "code"}
+    assert parsed.text.count(EVIL) > 10
     assert all(link.startswith(("data:image/png", "#")) for link in parsed.links)
     # Nothing but what folds the tables of all figures is markup.
     assert "<" not in re.sub(r'</?(?:details|summary)(?: markdown="1")?>', "", text(found, [EVIL]))

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import pandas as pd
+from markdown_it import MarkdownIt
 
 from askew import io
 from askew_paper.curves import LARGEST, curves, draw
@@ -42,9 +43,9 @@ LEGEND = (
     "spread of the paper's. A figure without ± has one seed."
 )
 MEANINGS = {
-    "toy": "Toy scale: only shows that it runs. No figure here means anything.",
+    "toy": "Toy scale: only shows that it runs. Its numbers mean nothing.",
     "quick": "Quick scale: reduced epochs, rows or repetitions. Not the paper's setting; see the paper scale for that.",
-    "paper": "Paper scale: the paper's sizes and epochs, but for what settings, notes and tables (seeds) say.",
+    "paper": "Paper scale: the paper's sizes and epochs, except where settings, notes or tables (seeds) say otherwise.",
 }
 # The first word, or a symbol, of a field and how it looks in HTML.
 LOOKS = {symbol: mark for mark, symbol in SYMBOLS.items()} | {MISSING: MISSING, "confirmed": "better", "not": "worse"}
@@ -56,16 +57,15 @@ STYLE = """
 body { margin: 0 auto; padding: 1rem; max-width: 75rem; font: 1rem/1.5 system-ui, sans-serif; color: var(--ink);
   background: var(--paper); overflow-wrap: anywhere; }
 h2 { margin-top: 2.5rem; border-bottom: 1px solid var(--line); } summary { cursor: pointer; }
-a { color: var(--within); } li, caption { color: var(--dim); } caption strong, nav li { color: var(--ink); }
-.frame { overflow-x: auto; margin: 1rem 0; }
-table { border-collapse: collapse; font-variant-numeric: tabular-nums; font-size: .9rem; }
-caption { text-align: left; padding: .3rem 0; }
+a { color: var(--within); } li { color: var(--dim); } nav li { color: var(--ink); }
+table { border-collapse: collapse; font-variant-numeric: tabular-nums; font-size: .9rem; display: block;
+  overflow-x: auto; }
 th, td { padding: .3rem .6rem; border: 1px solid var(--line); text-align: left; white-space: nowrap; }
-th { background: var(--soft); } tbody th { position: sticky; left: 0; }
+th { background: var(--soft); } td:first-child { position: sticky; left: 0; background: var(--soft); }
 .better { color: var(--better); } .within { color: var(--within); } .worse { color: var(--worse); }
 .missing { color: var(--dim); font-style: italic; }
-img { max-width: 100%; height: auto; background: #fff; } figure { margin: 1rem 0; }
-@media print { details > * { display: block; } figure, tr { break-inside: avoid; } }
+img { max-width: 100%; height: auto; background: #fff; }
+@media print { details > * { display: block; } img, tr { break-inside: avoid; } }
 """.strip()
 
 
@@ -304,53 +304,28 @@ def _folded(title: str, content: str) -> str:
 
 def page(some: Sequence[Section], remarks: Sequence[str] = ()) -> str:
     """Return the report as one HTML page that loads and runs nothing: pictures and style are inside."""
-    escape = html.escape
-    parts = [f"<h1>{TITLE}</h1>", *(f"<p>{escape(remark)}</p>" for remark in (LEGEND, *remarks))]
-    links = "".join(f'<li><a href="#{section.name}">{escape(section.heading)}</a></li>' for section in some)
-    parts.append(f"<nav><ul>{links}</ul></nav>")
+    # All text is escaped in the Markdown; the only HTML in it is what folds tables.
+    body = MarkdownIt("commonmark", {"html": True}).enable("table").render(text(some, remarks))
+    body = re.sub(r"<td>(?=(missing|confirmed|not)\b|[^<]*([▲●▼]))", _look, body)
     for section in some:
-        parts.append(f'<section id="{section.name}"><h2>{escape(section.heading)}</h2>{_list(section.notes)}')
-        if section.settings:
-            parts.append(f"<details><summary>Settings</summary>{_list(section.settings)}</details>")
-        parts += map(to_html, section.overviews)
+        body = body.replace("<h2>", f'<h2 id="{section.name}">', 1)
         for picture in section.pictures:
-            title, data = escape(picture.title), base64.b64encode(picture.data or b"").decode()
-            image = f'<figure><img src="data:image/png;base64,{data}" alt="{title}"></figure>'
-            parts.append(image if data else f"<p>{title}</p>")
-        for table in section.details:
-            title = f"{escape(table.title)}: every figure"
-            parts.append(f"<details><summary>{title}</summary>{to_html(table)}</details>")
-        parts.append("</section>")
+            if picture.data is not None:
+                data = base64.b64encode(picture.data).decode()
+                body = body.replace(f'src="{picture.file}"', f'src="data:image/png;base64,{data}"', 1)
+    links = "".join(f'<li><a href="#{section.name}">{html.escape(section.heading)}</a></li>' for section in some)
+    body = body.replace("</h1>", f"</h1>\n<nav><ul>{links}</ul></nav>", 1)
     policy = "default-src 'none'; style-src 'unsafe-inline'; img-src data:"
     return (
         '<!doctype html>\n<html lang="en"><head><meta charset="utf-8">'
         f'<meta http-equiv="Content-Security-Policy" content="{policy}">'
         '<meta name="viewport" content="width=device-width, initial-scale=1">'
-        f"<title>{TITLE}</title><style>{STYLE}</style></head>\n<body>" + "\n".join(parts) + "</body></html>\n"
+        f"<title>{TITLE}</title><style>{STYLE}</style></head>\n<body>{body}</body></html>\n"
     )
 
 
-def to_html(table: Table) -> str:
-    """Return a table with its title and note as HTML, all text escaped."""
-    escape = html.escape
-    head = "".join(f'<th scope="col">{escape(name)}</th>' for name in table.frame.columns)
-    body = ""
-    for first, *others in table.frame.values.tolist():
-        fields = "".join(f"<td{_look(field)}>{escape(field)}</td>" for field in others)
-        body += f'<tr><th scope="row">{escape(first)}</th>{fields}</tr>'
-    caption = f"<caption><strong>{escape(table.title)}</strong><br>{escape(table.note)}</caption>"
-    content = f"<table>{caption}<thead><tr>{head}</tr></thead><tbody>{body}</tbody></table>"
-    # The frame scrolls on narrow screens, by keyboard as well.
-    return f'<div class="frame" tabindex="0" role="region" aria-label="{escape(table.title)}">{content}</div>'
-
-
-def _look(field: str) -> str:
-    found = re.search(r"[▲●▼]|^(missing|confirmed|not)\b", field)
-    return f' class="{LOOKS[found[0]]}"' if found else ""
-
-
-def _list(lines: Iterable[str]) -> str:
-    return f"<ul>{''.join(f'<li>{html.escape(line)}</li>' for line in lines)}</ul>"
+def _look(field: re.Match[str]) -> str:
+    return f'<td class="{LOOKS[field[1] or field[2]]}">'
 
 
 # ---------------------------------------------------------------------- files

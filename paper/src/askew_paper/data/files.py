@@ -201,19 +201,10 @@ def is_present(name: str, folder: Folder = None) -> bool:
 
 
 def download(names: str | Sequence[str], folder: Folder = None, progress: bool | None = None) -> list[Path]:
-    """Download the files of data sets that are missing from their publishers, and return the paths of all.
+    """Download the missing files of data sets (:func:`download_names`) from their publishers; return the paths of all.
 
     A file appears under its name only once its checksum is the published one. After a broken connection the next call
-    continues the transfer.
-
-    Parameters
-    ----------
-    names
-        One or more of :func:`download_names`.
-    folder
-        Where to put them; :func:`data_folder` by default.
-    progress
-        Whether to show a progress bar; None means on a terminal only.
+    continues the transfer. A progress bar is shown on terminals, unless ``progress`` says otherwise.
 
     Examples
     --------

@@ -106,7 +106,7 @@ def make_graph(name: str, side: int | None = None, seed: int = 0) -> csr_array:
     side
         Nodes along each dimension, at least 3; the paper's by default: 50 for 3d and 3dd, 25 for taxi, else 100.
     seed
-        Of the lengths. The same seed gives the same graph.
+        Of the lengths.
 
     References
     ----------
@@ -183,22 +183,8 @@ def landmark_distances(
 
     The first landmark is random, each next one is the node that is farthest, there and back, from the previous ones.
 
-    Parameters
-    ----------
-    graph
-        Lengths of edges, ``(n, n)``; all nodes reach each other.
-    count
-        Number of landmarks; no more than there are nodes.
-    directed
-        Whether distances from the landmarks differ from those to them.
-    seed
-        Of the first landmark.
-
-    Returns
-    -------
-    tuple of arrays
-        The landmarks, ``(count,)``, and distances, ``(n, count)``: to them, and if directed from them after that,
-        ``(n, 2 count)``.
+    Returns ``(count,)`` landmarks, or as many as there are nodes, and ``(n, count)`` distances to them; if distances
+    from the landmarks differ (``directed``), these follow, ``(n, 2 count)``.
 
     Examples
     --------
@@ -231,21 +217,8 @@ def node_features(distances: Floats, noise: float = 0.2, distractors: int = 96, 
 
     Noise and distractors are drawn once for each node: it has the same features in all pairs.
 
-    Parameters
-    ----------
-    distances
-        Of :func:`landmark_distances`, ``(n, k)``. They are scaled to mean 0 and variance 1, all together.
-    noise
-        Deviation of the noise that is added to them then.
-    distractors
-        Number of features from N(0, 1).
-    seed
-        Of noise and distractors.
-
-    Returns
-    -------
-    array of shape (n, k + distractors)
-        Features, float32.
+    Distances ``(n, k)`` of :func:`landmark_distances` are scaled to mean 0 and variance 1, all together, before noise
+    of this deviation is added. Distractors are from N(0, 1). The result is float32, ``(n, k + distractors)``.
 
     Examples
     --------
@@ -261,16 +234,7 @@ def node_features(distances: Floats, noise: float = 0.2, distractors: int = 96, 
 
 
 def random_pairs(n: int, count: int, seed: int = 0) -> Integers:
-    """Return ordered pairs of two different nodes, no pair twice, in random order, ``(count, 2)``.
-
-    Parameters
-    ----------
-    n
-        Number of nodes, at least 2.
-    count
-        Number of pairs; all n (n - 1) of them if there are no more.
-    seed
-        Of the choice.
+    """Return ordered pairs of two different nodes, no pair twice, in random order: ``(count, 2)``, or all n (n - 1).
 
     Examples
     --------

@@ -72,19 +72,10 @@ def image_names() -> list[str]:
 
 
 def load_images(name: str, split: str = "train", folder: Folder = None) -> Images:
-    """Return the images of a published set.
+    """Return the images of a published set (:func:`image_names`), its split ``"train"`` or ``"test"``.
 
     The first call decodes the publisher's files, later ones read the arrays from :func:`askew_paper.data.cache_folder`,
     as long as the files are the same. Nothing is downloaded; :func:`askew_paper.data.download` does that.
-
-    Parameters
-    ----------
-    name
-        One of :func:`image_names`.
-    split
-        ``"train"`` or ``"test"``.
-    folder
-        Where the files are; :func:`askew_paper.data.data_folder` by default.
 
     Examples
     --------

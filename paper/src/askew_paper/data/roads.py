@@ -150,15 +150,7 @@ def road_graph(network: Network) -> csr_array:
 
 
 def load_road(name: str, folder: Folder = None) -> csr_array:
-    """Return the travel times of a road network by its name, as :func:`road_graph` gives them.
-
-    Parameters
-    ----------
-    name
-        One of :func:`road_names`, or the beginning of any other file ``<name>_net.tntp`` there.
-    folder
-        Where the file is, or a folder ``graphs`` with it; :func:`askew_paper.data.data_folder` by default. Nothing is
-        downloaded.
+    """Return the travel times in the file ``<name>_net.tntp``, as :func:`road_graph` gives them.
 
     Examples
     --------

@@ -93,12 +93,10 @@ class ExponentialMixture(Mixture):
 
     @classmethod
     def draw(cls, clusters: int, dim: int, random: np.random.Generator) -> ExponentialMixture:
-        """Return a mixture with random scales."""
         return cls(random.uniform(0.1, 10.0, (clusters, dim)))
 
     @property
     def means(self) -> Array:
-        """The scales."""
         return self.scales
 
     def _draw(self, labels: NDArray[np.int64], random: np.random.Generator) -> Array:
@@ -106,12 +104,10 @@ class ExponentialMixture(Mixture):
         return np.maximum(random.exponential(self.scales[labels]), 1e-12)
 
     def log_densities(self, points: Array) -> Array:
-        """Return -sum_i x_i / s_i + log s_i."""
         values: Array = -(points @ (1 / self.scales).T) - np.log(self.scales).sum(1)
         return values
 
     def divergence(self) -> Bregman:
-        """Return the Itakura-Saito divergence."""
         return Bregman(Burg(self.scales.shape[1]))
 
 
@@ -138,7 +134,6 @@ class GaussianMixture(Mixture):
 
     @classmethod
     def draw(cls, clusters: int, dim: int, random: np.random.Generator) -> GaussianMixture:
-        """Return a mixture with random means and covariances."""
         centres = random.uniform(-4.0, 4.0, (clusters, dim))
         seeds = random.integers(2**31, size=clusters)
         covariances = [make_spd_matrix(dim, random_state=int(seed)) + 5.0 * np.eye(dim) for seed in seeds]
@@ -152,7 +147,6 @@ class GaussianMixture(Mixture):
 
     @property
     def means(self) -> Array:
-        """The means."""
         return self.centres
 
     def _draw(self, labels: NDArray[np.int64], random: np.random.Generator) -> Array:
@@ -162,7 +156,6 @@ class GaussianMixture(Mixture):
         return drawn
 
     def log_densities(self, points: Array) -> Array:
-        """Return -(|x - mu|^2 under the inverse covariance + log det) / 2."""
         columns = []
         for centre, factor in zip(self.centres, np.linalg.cholesky(self.covariances), strict=True):
             whitened = linalg.solve_triangular(factor, (points - centre).T, lower=True)
@@ -170,7 +163,6 @@ class GaussianMixture(Mixture):
         return np.stack(columns, 1)
 
     def divergence(self) -> Bregman:
-        """Return the squared Mahalanobis distance of the mean covariance."""
         dim = self.centres.shape[1]
         factor = np.linalg.cholesky(self.covariances.mean(0))
         matrix = linalg.solve_triangular(factor, np.eye(dim), lower=True)
@@ -197,23 +189,19 @@ class MultinomialMixture(Mixture):
 
     @classmethod
     def draw(cls, clusters: int, dim: int, random: np.random.Generator) -> MultinomialMixture:
-        """Return a mixture with random probabilities."""
         return cls(random.dirichlet(np.full(dim, 10.0), clusters))
 
     @property
     def means(self) -> Array:
-        """Probabilities times the number of draws."""
         return self.counts * self.probabilities
 
     def _draw(self, labels: NDArray[np.int64], random: np.random.Generator) -> Array:
         return random.multinomial(self.counts, self.probabilities[labels]).astype(np.float64)
 
     def log_densities(self, points: Array) -> Array:
-        """Return sum_i x_i log p_i."""
         return np.stack([special.xlogy(points, row).sum(1) for row in self.probabilities], 1)
 
     def divergence(self) -> Bregman:
-        """Return the Kullback-Leibler divergence."""
         return Bregman(NegativeEntropy(self.probabilities.shape[1]))
 
 

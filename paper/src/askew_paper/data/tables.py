@@ -48,16 +48,10 @@ def table_names() -> list[str]:
 
 
 def load_table(name: str, folder: Folder = None) -> Table:
-    """Return a table by its name.
+    """Return a table by its name, from the publisher's file.
 
-    Parameters
-    ----------
-    name
-        One of :func:`table_names`.
-    folder
-        Where the publisher's file is, or a folder ``uci`` with it; :func:`askew_paper.data.data_folder` by default.
-        Nothing is downloaded; :func:`askew_paper.data.download` does that. Without files, iris and wine come from
-        scikit-learn.
+    Nothing is downloaded; :func:`askew_paper.data.download` does that. Without files, iris and wine come from
+    scikit-learn.
 
     Examples
     --------

@@ -83,9 +83,9 @@ def target_pairs(
         Among all features: ``"none"``, ``"med"`` (a random covariance whose condition number is between 50 and 100) or
         ``"high"`` (250 to 500).
     train, test
-        Numbers of pairs.
+        Numbers of pairs. The test pairs do not depend on the number of training pairs.
     seed
-        Of points, M and covariance. The test pairs do not depend on the number of training pairs.
+        Of points, M and covariance.
 
     References
     ----------
