@@ -50,6 +50,9 @@ def run(cell):
         time.sleep(600)
     if cell.method == "slow" and cell.seed == 1 and (folder / "die").exists():
         os._exit(3)
+    if (folder / "die-once").exists():
+        (folder / "die-once").unlink()
+        os._exit(3)
     value = torch.rand(()).item() + torch.randn(64, 64).mm(torch.randn(64, 64)).sum().item()
     return Outcome({"mae": value}, curves={"error": [value, torch.tensor(1.0)]}, chosen={"pid": os.getpid()})
 
@@ -66,6 +69,14 @@ def watch(cell):
         most = max(most, len(list(mark.parent.glob("at-work-*"))) - 1)
     mark.unlink()
     return Outcome({"mae": float(most)})
+
+def meet(cell):
+    mark = Path(os.environ["SUMS"]) / f"waiting-{cell.method}"
+    mark.touch()
+    end = time.monotonic() + 300
+    while len(list(mark.parent.glob("waiting-*"))) < 2 and time.monotonic() < end:
+        time.sleep(0.02)
+    return Outcome({"mae": float(time.monotonic() < end)})
 
 SUMS = Experiment("sums", "Sums", ("table 1",), (MAE,), {"quick": 2}, {"quick": 1.0}, cells, run)
 """
@@ -379,15 +390,19 @@ def test_processes_compute_the_same_and_survive_a_death(
     # What other numbers of threads do to rounding.
     for row in rows:
         assert row.scores == pytest.approx(here[row.cell].scores, rel=1e-4)
-    assert len(reproduce([module.SUMS], tmp_path / "two")) == 4
+    # A worker that was killed from outside takes nothing with it: its cell is computed once more.
+    (tmp_path / "die-once").touch()
+    assert len(reproduce([module.SUMS], tmp_path / "two", jobs=2)) == 4
+    assert not (tmp_path / "die-once").exists()
 
 
 def test_cells_that_measure_times_are_computed_one_at_a_time(tmp_path: Path, module: ModuleType) -> None:
     # Cells that see another one at work say so.
     alone = dataclasses.replace(module.SUMS, run=module.watch, alone=True)
     assert {row.scores["mae"] for row in reproduce([alone], tmp_path / "alone", jobs=2)} == {0.0}
-    together = dataclasses.replace(module.SUMS, run=module.watch)
-    assert max(row.scores["mae"] for row in reproduce([together], tmp_path / "together", jobs=2)) == 1.0
+    # Others run at the same time: each of two waits until the other one has begun.
+    together = dataclasses.replace(module.SUMS, run=module.meet)
+    assert {row.scores["mae"] for row in reproduce([together], tmp_path / "together", seeds=1, jobs=2)} == {1.0}
 
 
 @pytest.mark.skipif(not Path("/proc/self/status").exists(), reason="the system does not tell which signals are ignored")

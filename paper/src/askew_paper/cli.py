@@ -74,7 +74,7 @@ def _list(
     names: Names = None,
     output: Annotated[Path, typer.Option("-o", "--output", help="Folder of the results.")] = RESULTS,
 ) -> None:
-    """List experiments: what each makes, needs and takes, and how many of its rows are done."""
+    """List experiments. Says what each makes, needs and takes, and how many of its rows are done."""
     from askew_paper.catalogue import chosen
     from askew_paper.rows import read_rows
 
@@ -112,7 +112,7 @@ def _report(
     results: Annotated[Path, typer.Argument(help="Folder of results.")] = RESULTS,
     output: Annotated[Path, typer.Option("-o", "--output", help="Folder, or one .html file.")] = Path("report"),
 ) -> None:
-    """Compare results with the paper's: tables as Markdown and as one HTML page, curves as PNG. Trains nothing."""
+    """Compare results with the paper. Writes tables as Markdown and one HTML page, curves as PNG; trains nothing."""
     from askew import checks
     from askew_paper.catalogue import EXPERIMENTS
     from askew_paper.report import write_report
@@ -131,10 +131,12 @@ def _report(
 
 @app.command("data", epilog="Example: askew-paper data --download mnist")
 def _data(
-    download: Annotated[list[str] | None, typer.Option(help="Fetch the files of this name; may be repeated.")] = None,
+    download: Annotated[
+        list[str] | None, typer.Option(help="Download the files of this name; may be repeated.")
+    ] = None,
     json: Annotated[bool, typer.Option("--json", help="Print JSON for programs.")] = False,
 ) -> None:
-    """List the published data that the experiments use, and whether they are here. Nothing is fetched unasked."""
+    """List published data, or download it. Nothing is downloaded unless asked for."""
     from askew import checks
     from askew_paper import data
 
@@ -149,4 +151,4 @@ def _data(
         return
     say(f"Files, in {str(data.data_folder())!r} (set ASKEW_DATA to change it):")
     table(("name", ""), [(name, "there" if there else "missing") for name, there in present.items()])
-    say("Fetch missing ones from their publishers with: askew-paper data --download NAME")
+    say("Download missing ones from their publishers with: askew-paper data --download NAME")
