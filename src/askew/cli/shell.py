@@ -20,22 +20,6 @@ import typer.core
 
 from askew._version import __version__
 
-__all__ = [
-    "FAILED",
-    "INTERRUPTED",
-    "MISTAKE",
-    "Commands",
-    "app",
-    "complain",
-    "main",
-    "markdown",
-    "print_json",
-    "run",
-    "say",
-    "table",
-    "visible",
-]
-
 # Exit codes: the caller's mistake (like a wrong option), work that failed, Ctrl-C.
 MISTAKE, FAILED, INTERRUPTED = 2, 1, 130
 # Errors whose message says what is wrong and how to fix it.

@@ -24,9 +24,8 @@ Part = dict[str, Any]
 
 SHOWN = (
     "the Bregman divergence of a potential of askew other than FromFunction (NeuralBregman, Kullback-Leibler, "
-    "Itakura-Saito, ...), MaxAffine (PBDL), Mahalanobis, Euclidean, their "
-    "Reversed, Scaled, Sqrt, Symmetrized and GeneralizedSymmetrized "
-    "forms, or one of these behind an encoder"
+    "Itakura-Saito, ...), MaxAffine (PBDL), Mahalanobis, Euclidean, their Reversed, Scaled, Sqrt, Symmetrized and "
+    "GeneralizedSymmetrized forms, or one of these behind an encoder"
 )
 HINT = "Draw it with askew.plot.balls, which shows any divergence."
 

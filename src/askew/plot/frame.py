@@ -16,20 +16,6 @@ from askew.plot.scene import Scene
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
-__all__ = [
-    "CYCLE",
-    "FIRST",
-    "INK",
-    "SECOND",
-    "draw_levels",
-    "draw_lines",
-    "finish",
-    "make_axes",
-    "mark",
-    "place_legend",
-    "view_limits",
-]
-
 # The palette of Okabe and Ito, which colour-blind readers can tell apart, with purple for its yellow, which is hard to
 # see on white, and grey for black. Line styles and markers differ as well.
 CYCLE = ("#0072B2", "#E69F00", "#009E73", "#CC79A7", "#56B4E9", "#D55E00", "#7A5195", "#7F7F7F")
