@@ -25,8 +25,6 @@ from askew.search import ExactIndex
 from askew.training import History, TrainingDivergedError, fit
 from askew.training.runtime import seeded
 
-__all__ = ["BaseLearner"]
-
 logger = logging.getLogger("askew")
 
 # Entries of the largest block of divergences that is computed at a time.

@@ -19,8 +19,6 @@ from askew.encoders import as_points, for_numpy
 from askew.estimators.base import BaseLearner, Data
 from askew.estimators.plans import Plan, label_plan
 
-__all__ = ["DivergenceLearner"]
-
 # Share of the rows that is held out to compare models on, and at most so many.
 HELD_OUT_SHARE, HELD_OUT_ROWS = 0.25, 1000
 

@@ -14,8 +14,6 @@ from askew.divergences import Embedded
 from askew.encoders import as_points, for_numpy
 from askew.estimators.labels import DivergenceLearner
 
-__all__ = ["DivergenceNeighborsClassifier"]
-
 
 class DivergenceNeighborsClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
     """Classify by the labels of the k nearest training points, by a divergence learned from them.

@@ -16,8 +16,6 @@ from askew.encoders import as_points, for_numpy
 from askew.estimators.base import BaseLearner, Data
 from askew.estimators.plans import Plan, pair_plan
 
-__all__ = ["PairRegressor"]
-
 
 class PairRegressor(RegressorMixin, BaseLearner):  # type: ignore[misc]
     """Learn a divergence from pairs of points and the value wanted for each pair.

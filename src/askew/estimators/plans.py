@@ -11,9 +11,6 @@ from dataclasses import dataclass
 
 from askew.losses import AllTriplets, Listwise, Loss, Regression, TripletMargin
 
-__all__ = ["Plan", "label_plan", "mlp_activation", "pair_plan", "triplet_plan"]
-
-
 # Rows below which a table is small: it is learned with smaller steps and with a smoother encoder.
 SMALL = 300
 

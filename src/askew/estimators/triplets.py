@@ -14,8 +14,6 @@ from askew.divergences import Divergence
 from askew.estimators.base import BaseLearner, Data
 from askew.estimators.plans import Plan, triplet_plan
 
-__all__ = ["TripletLearner"]
-
 # Points that the linear program of PBDL can take in reasonable time.
 PIECES = 200
 

@@ -17,8 +17,6 @@ from askew.checks import REAL, Domain
 from askew.divergences import Divergence
 from askew.potentials.icnn.terms import Network, QuadraticTerm, SeparableTerm
 
-__all__ = ["SHOWN", "Description", "can_show", "describe", "pack"]
-
 # A part of a model: values that JSON can hold, and tensors, which become JSON when the page is written.
 Part = dict[str, Any]
 

@@ -22,8 +22,6 @@ from askew.explorer.scene import Scene, make_scene
 from askew.plot.plane import Floats
 from askew.potentials import ICNN, Burg, FermiDirac, NegativeEntropy, Potential
 
-__all__ = ["write_explorer"]
-
 # In the order in which they build on each other.
 SCRIPTS = (
     *("numbers", "potentials", "divergence", "planes", "contours", "field", "drawing", "words"),

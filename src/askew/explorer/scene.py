@@ -14,8 +14,6 @@ from askew.checks import POSITIVE, SIMPLEX, UNIT_BOX, Domain
 from askew.explorer.description import pack
 from askew.plot.plane import Floats, as_rows
 
-__all__ = ["Scene", "chosen_rows", "make_scene"]
-
 # Points that are shown; more would hide each other, and each drag ranks all of them.
 MOST_POINTS = 500
 # Numbers of a table or a matrix up to which they are kept in 64 bits each.

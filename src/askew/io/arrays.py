@@ -15,8 +15,6 @@ from typing import Any, BinaryIO
 import numpy as np
 from numpy.typing import NDArray
 
-__all__ = ["check_values", "group_rows", "read_array", "read_arrays"]
-
 Array = NDArray[Any]
 
 # Compression by deflate gives no more than this times the bytes that it takes.

@@ -5,8 +5,6 @@ from __future__ import annotations
 from importlib import import_module
 from typing import Any
 
-__all__ = ["ESTIMATORS", "HISTORY", "MODULES", "name_of", "resolve"]
-
 # Name in a file -> module and class. An entry is never removed: files of older versions have these names. A class that
 # moves to another module changes its entry here, and nothing on disk.
 MODULES: dict[str, tuple[str, str]] = {

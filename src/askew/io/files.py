@@ -21,21 +21,6 @@ from torch import Tensor
 from askew import checks
 from askew._version import __version__
 
-__all__ = [
-    "FORMAT",
-    "atomic_write",
-    "check_description",
-    "checksum",
-    "damaged",
-    "load_tensors",
-    "printable",
-    "read_json",
-    "save_tensors",
-    "version",
-    "write_json",
-    "write_text",
-]
-
 # Raised whenever files of an older askew can no longer be read as they are.
 FORMAT = 1
 # Levels that a description may have; a wrapper around a model takes about five.

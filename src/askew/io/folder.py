@@ -19,8 +19,6 @@ from typing import Any, TypeVar
 from askew import checks
 from askew.io.files import FORMAT, check_description, checksum, damaged, read_json, version, write_json
 
-__all__ = ["FolderFormat", "old_parts", "only_writer", "read_description", "settled", "writable_folder", "write_folder"]
-
 # How often a folder is read again that other processes keep replacing.
 READINGS = 20
 

@@ -17,8 +17,6 @@ from torch import Tensor, nn
 from askew import checks
 from askew.io.files import atomic_write
 
-__all__ = ["export"]
-
 FORMATS = {".pt2": "pt2", ".onnx": "onnx"}
 # Rows of an example; two numbers that no other size is likely to have, so that none is taken for the other.
 ROWS, OTHER_ROWS = 7, 5

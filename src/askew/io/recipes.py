@@ -23,9 +23,6 @@ from askew.checks import Domain
 from askew.io.classes import name_of, resolve
 from askew.io.trees import flatten, unflatten
 
-__all__ = ["Rebuildable", "build", "check_rebuildable", "describe"]
-
-
 # ---------------------------------------------------------------------- record
 
 

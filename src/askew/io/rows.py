@@ -16,8 +16,6 @@ from torch import Tensor
 from askew import checks
 from askew.io.arrays import check_values, group_rows, read_array
 
-__all__ = ["RowBatches", "Rows"]
-
 # Numbers that are read at a time where nobody says how many: 64 MB in float32.
 BLOCK_NUMBERS = 1 << 24
 

@@ -19,8 +19,6 @@ from askew.io.folder import FolderFormat, read_description, settled, write_folde
 from askew.io.recipes import build, check_rebuildable, describe
 from askew.io.trees import flatten, unflatten
 
-__all__ = ["load", "load_with_notes", "save"]
-
 MODEL = FolderFormat(
     kind="model",
     part=r"weights-[0-9a-f]{16}\.safetensors",

@@ -15,8 +15,6 @@ from torch import Tensor
 
 from askew import checks
 
-__all__ = ["flatten", "unflatten"]
-
 
 def flatten(tree: object, special: Callable[[object], object] | None = None) -> tuple[dict[str, Tensor], Any]:
     """Split nested Python values into tensors by name and a rest for JSON; :func:`unflatten` takes both.

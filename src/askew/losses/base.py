@@ -13,8 +13,6 @@ from torch import Tensor, nn
 from askew import checks
 from askew.divergences import Divergence
 
-__all__ = ["LabelLoss", "Loss", "MarginLoss", "PairLoss", "TripletLoss", "embed"]
-
 # Larger margins would overflow in single precision once they are added to something.
 LARGEST_MARGIN = 1e30
 

@@ -19,8 +19,6 @@ from askew.losses.base import (
     relations,
 )
 
-__all__ = ["Contrastive", "ContrastivePairs"]
-
 
 class _TwoMargins(Loss):
     """Two means over the terms above zero: of positives that are too far and of negatives that are too near."""

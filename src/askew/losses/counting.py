@@ -32,8 +32,6 @@ from torch import Tensor
 
 from askew._torch_compat import constant_when_compiled
 
-__all__ = ["classes", "count_by_comparing", "count_by_packed_sort", "count_by_sorting", "members"]
-
 Array = npt.NDArray[Any]
 Integers = npt.NDArray[np.int64]
 

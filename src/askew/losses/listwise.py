@@ -14,8 +14,6 @@ from askew import checks
 from askew.losses.base import LabelLoss, check_labels, check_nonnegative, nan_if_any, relations
 from askew.losses.counting import classes
 
-__all__ = ["Listwise"]
-
 # Sigmoids of a block of anchors; in larger ones memory is the limit, in smaller ones the number of calls.
 BLOCK_ELEMENTS = 1 << 18
 

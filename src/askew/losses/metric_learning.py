@@ -10,8 +10,6 @@ from torch import Tensor, nn
 from askew import checks
 from askew.divergences import Divergence
 
-__all__ = ["MetricLearningDistance"]
-
 
 class MetricLearningDistance(nn.Module):
     """A divergence as a distance of pytorch-metric-learning, for its losses and miners.

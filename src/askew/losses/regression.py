@@ -8,8 +8,6 @@ from torch.nn import functional
 from askew import checks
 from askew.losses.base import PairLoss, check_values
 
-__all__ = ["Regression"]
-
 KINDS = ("squared", "absolute", "huber")
 
 

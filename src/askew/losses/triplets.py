@@ -23,8 +23,6 @@ from askew.losses.base import (
 )
 from askew.losses.counting import count_by_comparing, count_by_packed_sort, count_by_sorting, members
 
-__all__ = ["AllTriplets", "HardTriplets", "SemiHardTriplets", "TripletMargin"]
-
 # Comparing takes a pass for each point of a class; above so many, or in a small batch, one sort is faster.
 MOST_PASSES = 24
 FEWEST_ROWS = 128

@@ -18,8 +18,6 @@ from askew.plot.scene import SIDES, Scene
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
-__all__ = ["balls"]
-
 # Rays from each centre along which the end of a ball is searched; steps on them from 2^-20 to 2^12, by half powers.
 RAYS, SMALLEST, LARGEST = 32, -40, 24
 # The limits show no more of a ball than this many times the usual distance from its centre to its end.

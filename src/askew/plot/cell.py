@@ -21,8 +21,6 @@ from askew.plot.scene import Scene
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
-__all__ = ["cells"]
-
 # Clusters differ by colour and by marker.
 MARKERS = ("o", "s", "^", "D", "v", "P", "X", "*")
 

@@ -20,8 +20,6 @@ from askew.potentials import Potential
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
-__all__ = ["asymmetry", "levels", "local_asymmetry"]
-
 # Share of the nodes that lie below the highest level: at the edge of a domain phi may have a pole.
 HIGHEST = 0.93
 # Where the scale of an asymmetry may end, and below what it is rounding.

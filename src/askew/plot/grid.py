@@ -15,8 +15,6 @@ from askew.plot.scene import Scene
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
-__all__ = ["HUGE", "Grid", "check_limits", "cut"]
-
 Function = Callable[[Floats], Floats]
 
 # Points outside a domain are moved to its edge, and from there inwards by this share of the way to the middle.

@@ -13,8 +13,6 @@ from askew import checks
 from askew.checks import Domain
 from askew.encoders import as_points
 
-__all__ = ["Floats", "Plane", "as_rows"]
-
 Floats = NDArray[np.float64]
 
 # Two directions are parallel if the sine of the angle between them is below this.

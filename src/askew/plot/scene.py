@@ -17,8 +17,6 @@ from askew.divergences import Divergence, split_encoder
 from askew.encoders import encode
 from askew.plot.plane import Floats, Plane, as_rows
 
-__all__ = ["SIDES", "Scene"]
-
 SIDES = ("first", "second")
 
 # Rows that are evaluated at a time.

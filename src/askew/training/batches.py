@@ -16,8 +16,6 @@ from torch import Tensor
 
 from askew import checks
 
-__all__ = ["ArrayBatches", "Batches", "LoaderBatches", "make_batches"]
-
 
 class Batches(ABC):
     """Batches of tensors, epoch by epoch, in an order that can be resumed in the middle of an epoch."""

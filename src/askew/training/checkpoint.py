@@ -15,8 +15,6 @@ from torch.optim import Optimizer
 
 from askew import checks, io
 
-__all__ = ["HINT", "load_optimizer", "read_checkpoint", "write_checkpoint"]
-
 HINT = "Delete it to start again, or give another file."
 PARTS = ("counters", "settings", "model", "loss", "optimizer", "epoch_random", "random")
 # Types of the counters of a run by their names.

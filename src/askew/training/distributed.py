@@ -19,8 +19,6 @@ from askew.losses import AllTriplets, LabelLoss, Loss, PairLoss, TripletLoss
 from askew.losses.base import embed
 from askew.training.runtime import Batch, Objective, OneProcess, one_number
 
-__all__ = ["ProcessGroup", "reported"]
-
 # Numbers in one message: what is sent is copied.
 MESSAGE_NUMBERS = 1 << 23
 # Seconds that threads of the process group get when Python ends.

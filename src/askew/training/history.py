@@ -7,8 +7,6 @@ from dataclasses import dataclass, field
 
 from askew import checks
 
-__all__ = ["History", "TrainingDivergedError"]
-
 
 @dataclass
 class History:

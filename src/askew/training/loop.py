@@ -22,8 +22,6 @@ from askew.training.run import Callback, MakeOptimizer, Run, Settings
 from askew.training.runtime import Objective, OneProcess, best_device, interruption, seeded, tensorboard_writer
 from askew.training.schedules import Schedule, make_schedule
 
-__all__ = ["fit"]
-
 
 def fit(
     model: Divergence,

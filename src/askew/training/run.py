@@ -24,8 +24,6 @@ from askew.training.history import History, TrainingDivergedError
 from askew.training.runtime import Batch, Objective, OneProcess, random_state, set_random_state
 from askew.training.schedules import Schedule
 
-__all__ = ["Callback", "MakeOptimizer", "Run", "Settings"]
-
 # Rows that calibrate the scales of a model before training.
 CALIBRATION_ROWS = 5000
 # Relative error of near pairs in the matrix of a batch.

@@ -17,19 +17,6 @@ from askew import checks
 from askew.divergences import Divergence
 from askew.losses import Loss
 
-__all__ = [
-    "Batch",
-    "Objective",
-    "OneProcess",
-    "best_device",
-    "interruption",
-    "one_number",
-    "random_state",
-    "seeded",
-    "set_random_state",
-    "tensorboard_writer",
-]
-
 Batch = tuple[Tensor, ...]
 Objective = Loss | Callable[..., Tensor]
 Own = TypeVar("Own")

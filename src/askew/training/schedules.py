@@ -7,8 +7,6 @@ from collections.abc import Callable
 
 from askew import checks
 
-__all__ = ["SCHEDULES", "Schedule", "make_schedule"]
-
 # From the number of a step, counted from 0, and of all steps to the factor of the peak learning rate.
 Schedule = Callable[[int, int], float]
 
