@@ -9,8 +9,6 @@ from typing import NamedTuple
 
 from askew.plot.frame import CYCLE
 
-__all__ = ["Dots", "Line", "lines_chart", "ranges_chart", "scatter_chart", "ticks"]
-
 DASHES = ("", "6 4", "2 3", "8 3 2 3")
 # After all colours the same again with other shapes.
 SHAPES = (

@@ -22,8 +22,6 @@ from askew.divergences import Euclidean
 from askew.estimators import DivergenceLearner
 from askew.plot.frame import CYCLE
 
-__all__ = ["document", "flat_map", "write_comparison"]
-
 # Points on a map: enough to see classes, few enough for a phone.
 MAP_POINTS = 400
 # Classes with a colour; the others share one.

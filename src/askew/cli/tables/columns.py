@@ -15,8 +15,6 @@ from askew import checks, io
 if TYPE_CHECKING:
     from pandas import DataFrame, Series
 
-__all__ = ["Column", "Columns", "check_column"]
-
 Floats = NDArray[np.float64]
 
 # Most categories of a column that get a feature each; rarer ones share one.

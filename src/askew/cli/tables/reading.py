@@ -19,8 +19,6 @@ from askew.cli.options import DATASETS, check_file
 if TYPE_CHECKING:
     from pandas import DataFrame
 
-__all__ = ["LABEL", "bundled_names", "load_bundled", "read_frame"]
-
 # Column of the labels in all example tables.
 LABEL = "class"
 # Separators of columns; the one that the first line has most of is taken.
