@@ -120,7 +120,6 @@ def test_mrn_is_the_formula(name: str) -> None:
 def test_pairwise_is_forward(name: str, blocks: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     if blocks:
         monkeypatch.setattr("askew.divergences.base.BLOCK_ELEMENTS", 1000)
-        monkeypatch.setattr("askew.divergences.quasimetrics.BLOCK_ELEMENTS", 1000)
     divergence = make_all()[name]
     train(divergence)
     torch.manual_seed(5)

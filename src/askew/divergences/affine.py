@@ -26,21 +26,11 @@ BLOCK_ROWS = 1 << 13
 
 
 class Planes(NamedTuple):
-    """Second points as affine functions of the first one: ``S(x, y) = base(x) + offsets - slopes @ (x - c)``.
+    """Second points as affine functions of the first one: ``S(x, y) = base(x) + offsets - slopes @ (x - c)``."""
 
-    Attributes
-    ----------
-    slopes : Tensor
-        ``(m, dim)``.
-    offsets : Tensor
-        S(c, y), ``(m,)``.
-    base : Tensor
-        S(y, c), ``(m,)``, which comes from the same pass.
-    """
-
-    slopes: Tensor
-    offsets: Tensor
-    base: Tensor
+    slopes: Tensor  # (m, dim)
+    offsets: Tensor  # S(c, y), (m,)
+    base: Tensor  # S(y, c), (m,), from the same pass
 
 
 class AffineForm:

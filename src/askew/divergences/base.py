@@ -35,15 +35,10 @@ _TOLERANCE: ContextVar[float] = ContextVar("pairwise_tolerance", default=0.0)
 
 @contextmanager
 def pairwise_tolerance(rtol: float) -> Iterator[None]:
-    """Let near pairs in ``pairwise`` of Bregman divergences have this relative error, in this thread.
+    """Let near pairs in ``pairwise`` of Bregman divergences have a relative error up to ``rtol``, in this thread.
 
     It only ever raises ``pairwise_rtol``. Training uses it: the gradient of an entry does not depend on it, and a loss
     that sees the order of entries hardly sees the third digit of the smallest.
-
-    Parameters
-    ----------
-    rtol
-        Largest relative error of an entry.
 
     Examples
     --------
@@ -145,20 +140,8 @@ class Divergence(Rebuildable, ABC):
         """Return D(x, y) for checked points of one floating dtype that broadcast."""
 
     def compute_pairwise(self, x: Tensor, y: Tensor) -> Tensor:
-        """Return all pairs of two sets, in blocks of rows; temporaries do not grow with n.
-
-        While a gradient is recorded, blocks are recomputed in the backward pass instead of kept.
-        """
-        if checks.transformed():  # a compiler must not be made to guard on the sizes
-            return self._all_pairs(x, y)
-        rows = max(1, BLOCK_ELEMENTS // max(1, y.shape[0] * max(self._pair_width, y.shape[-1])))
-        if x.shape[0] <= rows:
-            return self._all_pairs(x, y)
-        if torch.is_grad_enabled():
-            blocks = [checkpoint(self._all_pairs, block, y, use_reentrant=False) for block in x.split(rows)]
-        else:
-            blocks = [self._all_pairs(block, y) for block in x.split(rows)]
-        return torch.cat(blocks)
+        """Return all pairs of two sets, by default from :meth:`compute` in blocks of rows."""
+        return in_blocks(self._all_pairs, x, y, max(self._pair_width, y.shape[-1]))
 
     def _all_pairs(self, x: Tensor, y: Tensor) -> Tensor:
         if self.dim is not None:
@@ -330,6 +313,22 @@ class Bregman(Divergence):
 
     def calibrate(self, x: Tensor, y: Tensor, targets: Tensor | None = None) -> None:
         self.potential.calibrate(x, y, targets)
+
+
+def in_blocks(function: Callable[..., Tensor], x: Tensor, y: Tensor, width: int, dim: int = 0) -> Tensor:
+    """Return ``function(x, y)``, a matrix of all pairs, from blocks of rows of x; temporaries do not grow with n.
+
+    ``width`` is the size of the temporaries of a pair, and ``dim`` the dimension of the rows in x and y. While a
+    gradient is recorded, blocks are recomputed in the backward pass instead of kept.
+    """
+    if checks.transformed():  # a compiler must not be made to guard on the sizes
+        return function(x, y)
+    rows = max(1, BLOCK_ELEMENTS // max(1, y.shape[dim] * width))
+    if x.shape[dim] <= rows:
+        return function(x, y)
+    if torch.is_grad_enabled():
+        return torch.cat([checkpoint(function, block, y, use_reentrant=False) for block in x.split(rows, dim)])
+    return torch.cat([function(block, y) for block in x.split(rows, dim)])
 
 
 def _dtype(module: nn.Module) -> torch.dtype | None:

@@ -30,25 +30,11 @@ def recompute_small(
     """Recompute the entries that lost their precision to cancellation in a matrix product; return none below zero.
 
     A divergence from a matrix product is a small difference of large numbers where two points are near. Entry (i, j) is
-    recomputed if it is not above ``8 eps (scale_rows[i] + scale_columns[j]) / rtol``: all others have a relative error
-    below ``rtol``. This changes ``matrix`` in place and unseen by autograd; gradients go through the product. Compiled,
-    transformed or on an accelerator, where values cannot be inspected, it only clamps at zero.
-
-    Parameters
-    ----------
-    matrix
-        Values of all pairs from a matrix product, ``(n, m)``, which no operation has saved for its backward pass.
-    scale_rows, scale_columns
-        Size of the terms that cancel, ``(n,)`` and ``(m,)``.
-    exact
-        Maps two index tensors ``(k,)`` of rows and columns to the exact values of these pairs, ``(k,)``.
-    rtol
-        Relative error that may remain.
-
-    Returns
-    -------
-    Tensor
-        ``matrix`` itself, or a clamped copy where values cannot be inspected.
+    recomputed if it is not above ``8 eps (scale_rows[i] + scale_columns[j]) / rtol``, where the scales are the sizes of
+    the terms that cancel: all others have a relative error below ``rtol``. ``exact`` maps two index tensors ``(k,)`` to
+    the exact values of these pairs. This changes ``matrix``, which no operation may have saved for its backward pass,
+    in place and unseen by autograd; gradients go through the product. Compiled, transformed or on an accelerator, where
+    values cannot be inspected, it only clamps a copy at zero.
 
     Examples
     --------

@@ -8,10 +8,9 @@ from typing import cast
 import torch
 from torch import Tensor, nn
 from torch.nn import functional
-from torch.utils.checkpoint import checkpoint
 
 from askew import checks
-from askew.divergences.base import BLOCK_ELEMENTS, Divergence
+from askew.divergences.base import Divergence, in_blocks
 from askew.divergences.norms import MaxMean
 from askew.divergences.numerics import recompute_small
 
@@ -151,18 +150,7 @@ class MRN(Divergence):
     def compute_pairwise(self, x: Tensor, y: Tensor) -> Tensor:
         x_embedded = torch.stack([self.symmetric_part(x), self.asymmetric_part(x)])
         y_embedded = torch.stack([self.symmetric_part(y), self.asymmetric_part(y)])
-        if checks.transformed():
-            matrix = _mrn_blocks(x_embedded, y_embedded)
-        else:
-            rows = max(1, BLOCK_ELEMENTS // max(1, y.shape[0] * self.width))
-            blocks = []
-            for block in x_embedded.split(rows, 1):
-                if torch.is_grad_enabled() and x.shape[0] > rows:
-                    # Recomputed in the backward pass: memory stays at n m.
-                    blocks.append(checkpoint(_mrn_blocks, block, y_embedded, use_reentrant=False))
-                else:
-                    blocks.append(_mrn_blocks(block, y_embedded))
-            matrix = torch.cat(blocks)
+        matrix = in_blocks(_mrn_pairs, x_embedded, y_embedded, self.width, dim=1)
 
         def exact(i: Tensor, j: Tensor) -> Tensor:
             return self.compute(x[i], y[j])
@@ -181,7 +169,7 @@ def _mrn(symmetric: Tensor, asymmetric: Tensor) -> Tensor:
     return length + asymmetric.amax(-1).relu()
 
 
-def _mrn_blocks(x_embedded: Tensor, y_embedded: Tensor) -> Tensor:
-    """Return all pairs of a block of rows from embeddings ``(2, n, width)`` and ``(2, m, width)``."""
+def _mrn_pairs(x_embedded: Tensor, y_embedded: Tensor) -> Tensor:
+    """Return all pairs from embeddings ``(2, n, width)`` and ``(2, m, width)``."""
     differences = x_embedded[:, :, None] - y_embedded[:, None]
     return _mrn(differences[0], differences[1])

@@ -15,15 +15,7 @@ __all__ = ["EncoderAndDivergence", "split_encoder"]
 
 
 class EncoderAndDivergence(NamedTuple):
-    """An encoder and the divergence between its embeddings.
-
-    Attributes
-    ----------
-    encoder : torch.nn.Module or None
-        Maps points to embeddings; None where points are compared as they are.
-    divergence : Divergence
-        Compares the embeddings.
-    """
+    """An encoder and the divergence between its embeddings; without an encoder, points are compared as they are."""
 
     encoder: nn.Module | None
     divergence: Divergence

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from abc import abstractmethod
 from dataclasses import replace
 
 import torch
@@ -52,7 +53,30 @@ class _Wrapper(Divergence):
         return self.divergence
 
     def calibrate(self, x: Tensor, y: Tensor, targets: Tensor | None = None) -> None:
-        self.divergence.calibrate(x, y, targets)
+        self.divergence.calibrate(x, y, None if targets is None else self._inner_targets(targets))
+
+    def _inner_targets(self, targets: Tensor) -> Tensor:
+        """Return the values that the wrapped divergence should have for this one to have ``targets``."""
+        return targets
+
+
+class _Increasing(_Wrapper):
+    """An increasing function of a divergence, which ranks as that one does; subclasses implement ``_transform``."""
+
+    @abstractmethod
+    def _transform(self, values: Tensor) -> Tensor: ...
+
+    def compute(self, x: Tensor, y: Tensor) -> Tensor:
+        return self._transform(self.divergence.compute(x, y))
+
+    def compute_pairwise(self, x: Tensor, y: Tensor) -> Tensor:
+        return self._transform(self.divergence.compute_pairwise(x, y))
+
+    def ranks_like(self) -> Ranking | None:
+        return self.divergence.ranks_like()
+
+    def takes_boundary(self, side: Side) -> bool:
+        return self.divergence.takes_boundary(side)
 
 
 class Embedded(_Wrapper):
@@ -109,7 +133,7 @@ class Embedded(_Wrapper):
         self.divergence.calibrate(self.encode(x), self.encode(y), targets)
 
 
-class Sqrt(_Wrapper):
+class Sqrt(_Increasing):
     """The square root of a divergence, with gradient 0 at x = y.
 
     The root is closer to a distance than the divergence itself: the root of a squared norm is the norm, and a triangle
@@ -127,20 +151,11 @@ class Sqrt(_Wrapper):
         self.triangle = divergence.triangle or divergence.root_triangle
         self.root_triangle = self.triangle
 
-    def compute(self, x: Tensor, y: Tensor) -> Tensor:
-        return safe_sqrt(self.divergence.compute(x, y))
+    def _transform(self, values: Tensor) -> Tensor:
+        return safe_sqrt(values)
 
-    def compute_pairwise(self, x: Tensor, y: Tensor) -> Tensor:
-        return safe_sqrt(self.divergence.compute_pairwise(x, y))
-
-    def ranks_like(self) -> Ranking | None:
-        return self.divergence.ranks_like()
-
-    def takes_boundary(self, side: Side) -> bool:
-        return self.divergence.takes_boundary(side)
-
-    def calibrate(self, x: Tensor, y: Tensor, targets: Tensor | None = None) -> None:
-        self.divergence.calibrate(x, y, None if targets is None else targets.square())
+    def _inner_targets(self, targets: Tensor) -> Tensor:
+        return targets.square()
 
 
 class Symmetrized(_Wrapper):
@@ -165,8 +180,8 @@ class Symmetrized(_Wrapper):
     def compute_pairwise(self, x: Tensor, y: Tensor) -> Tensor:
         return self.divergence.compute_pairwise(x, y) + self.divergence.compute_pairwise(y, x).t()
 
-    def calibrate(self, x: Tensor, y: Tensor, targets: Tensor | None = None) -> None:
-        self.divergence.calibrate(x, y, None if targets is None else targets / 2)
+    def _inner_targets(self, targets: Tensor) -> Tensor:
+        return targets / 2
 
 
 class _OfBregman(_Wrapper):
@@ -176,9 +191,8 @@ class _OfBregman(_Wrapper):
 
     def __init__(self, divergence: Bregman) -> None:
         if not isinstance(divergence, Bregman):
-            must = "a Bregman divergence"
-            got = type(divergence).__name__
-            raise TypeError(checks.message(f"divergence of {type(self).__name__}", must, got))
+            what, got = f"divergence of {type(self).__name__}", type(divergence).__name__
+            raise TypeError(checks.message(what, "a Bregman divergence", got))
         super().__init__(divergence)
 
 
@@ -278,12 +292,11 @@ class GeneralizedSymmetrized(_OfBregman):
     def ranks_like(self) -> Ranking:
         return Ranking(Bregman(potentials.Quadratic(self.divergence.potential.dim)), self.view)
 
-    def calibrate(self, x: Tensor, y: Tensor, targets: Tensor | None = None) -> None:
-        wanted = targets.square() if targets is not None and self.root else targets
-        self.divergence.calibrate(x, y, None if wanted is None else wanted / 2)
+    def _inner_targets(self, targets: Tensor) -> Tensor:
+        return (targets.square() if self.root else targets) / 2
 
 
-class Scaled(_Wrapper):
+class Scaled(_Increasing):
     """A divergence times a positive number.
 
     Parameters
@@ -312,11 +325,8 @@ class Scaled(_Wrapper):
         else:
             self.register_buffer("log_factor", log_factor)
 
-    def compute(self, x: Tensor, y: Tensor) -> Tensor:
-        return self.divergence.compute(x, y) * self.log_factor.exp()
-
-    def compute_pairwise(self, x: Tensor, y: Tensor) -> Tensor:
-        return self.divergence.compute_pairwise(x, y) * self.log_factor.exp()
+    def _transform(self, values: Tensor) -> Tensor:
+        return values * self.log_factor.exp()
 
     def as_bregman(self) -> Bregman | None:
         inner = self.divergence.as_bregman()
@@ -327,14 +337,8 @@ class Scaled(_Wrapper):
         scaled.factor = factor  # in its own dtype, not rounded
         return Bregman(scaled, inner.pairwise_rtol)
 
-    def ranks_like(self) -> Ranking | None:
-        return self.divergence.ranks_like()
-
-    def takes_boundary(self, side: Side) -> bool:
-        return self.divergence.takes_boundary(side)
-
-    def calibrate(self, x: Tensor, y: Tensor, targets: Tensor | None = None) -> None:
-        self.divergence.calibrate(x, y, None if targets is None else targets / self.log_factor.detach().exp())
+    def _inner_targets(self, targets: Tensor) -> Tensor:
+        return targets / self.log_factor.detach().exp()
 
 
 class Reversed(_Wrapper):

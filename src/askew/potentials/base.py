@@ -82,17 +82,8 @@ class Potential(Rebuildable, ABC):
     def inverse_gradient(self, g: Tensor, start: Tensor | None = None) -> InverseGradient:
         """Return the point x whose gradient is g, which is the gradient of the conjugate at g.
 
-        Parameters
-        ----------
-        g
-            Gradients, ``(..., dim)``.
-        start
-            Points to start Newton's method at, such as the solution for similar gradients. Closed forms ignore it.
-
-        Returns
-        -------
-        InverseGradient
-            The points, the residual of each, and the number of iterations.
+        ``g`` are gradients, ``(..., dim)``; ``start`` are points to start Newton's method at, such as the solution for
+        similar gradients. Closed forms ignore it.
         """
         g = checks.check_points(g, self.dim, "g", type(self).__name__)
         if checks.inspectable(g):

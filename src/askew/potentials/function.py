@@ -183,15 +183,8 @@ def check_convexity(potential: Potential, points: Tensor, samples: int = 1000, s
         Any potential; :class:`FromFunction` is the one that needs it.
     points
         Points inside the domain, ``(n, dim)``.
-    samples
-        Number of segments.
-    seed
-        Of the random choice of segments.
-
-    Returns
-    -------
-    ConvexityReport
-        Whether it passed and, if not, the worst counter-example.
+    samples, seed
+        Number of segments, and the seed of their random choice.
 
     Examples
     --------

@@ -58,26 +58,11 @@ def newton(
     solution. A nearly singular Hessian gets a multiple of the identity. All in float64 whatever the dtype of g, except
     on ``mps``, which has none. It records no gradients; :class:`~askew.potentials.Conjugate` does.
 
-    Parameters
-    ----------
-    potential
-        Any potential.
-    g
-        Gradients, ``(..., dim)``.
-    start
-        Points to start at, broadcast to the shape of g. A row outside the domain starts in the middle of it.
-    tolerance
-        A row is finished when max |grad phi(x) - g| is at most this times max |g|, or when rounding allows no progress.
-        1e-12 by default, 1e-5 on ``mps``.
-    max_iterations
-        Number of Newton steps at most.
-
-    Returns
-    -------
-    InverseGradient
-        Points in the dtype of g, their residuals and the number of steps. A row that does not converge raises no error:
-        see its residual, which is infinite outside the domain. On the simplex, where gradients matter up to a constant
-        only, the residual leaves that constant out.
+    ``start``, broadcast to the shape of g, are points to start at; a row outside the domain starts in the middle of it.
+    A row is finished when max |grad phi(x) - g| is at most ``tolerance`` (1e-12, on ``mps`` 1e-5) times max |g|, or
+    when rounding allows no progress. A row that does not converge raises no error: see its residual, which is infinite
+    outside the domain. On the simplex, where gradients matter up to a constant only, the residual leaves that constant
+    out.
 
     Examples
     --------
