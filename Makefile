@@ -28,7 +28,7 @@ demo: setup ## compare divergences on a bundled table, write the best model and 
 
 # Each worker computes on one thread; more would fight over the cores.
 test: lint ## check style and types, then run all tests and doctests
-	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n $(JOBS)
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n $(JOBS) --dist loadgroup
 
 bench: setup ## time the divergences
 	$(BIN)/python benchmarks/core.py

@@ -90,7 +90,10 @@ WRONG = {
 }
 # The last one is stopped, and then resumed.
 CASES = (*ALIKE, *WRONG, "pairs/resumed", "labels/shuffled", "labels/shuffled-resumed", "labels/shuffled-resumed")
-pytestmark = pytest.mark.skipif(not torch.distributed.is_gloo_available(), reason="torch was built without gloo")
+pytestmark = [
+    pytest.mark.skipif(not torch.distributed.is_gloo_available(), reason="torch was built without gloo"),
+    pytest.mark.xdist_group("test_distributed"),  # all read what one fixture has computed
+]
 
 
 def start(folder: Path, size: int, *more: str) -> None:

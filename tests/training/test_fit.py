@@ -557,6 +557,7 @@ def resumed(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
+@pytest.mark.xdist_group("resumed")
 @pytest.mark.parametrize("kind", KINDS)
 def test_killed_and_resumed_ends_with_the_same_weights(kind: str, resumed: Path) -> None:
     whole, killed = (torch.load(resumed / f"{kind}-{name}.pt", weights_only=True) for name in ("whole", "killed"))

@@ -19,7 +19,10 @@ import askew
 PAGE = Path(__file__).parents[2] / "docs" / "loops.md"
 JOINING = "torch.distributed.init_process_group()"
 LEAVING = "torch.distributed.destroy_process_group()"
-pytestmark = pytest.mark.skipif(not torch.distributed.is_gloo_available(), reason="torch was built without gloo")
+pytestmark = [
+    pytest.mark.skipif(not torch.distributed.is_gloo_available(), reason="torch was built without gloo"),
+    pytest.mark.xdist_group("test_launch"),  # both compare with what one fixture has computed
+]
 
 
 def script() -> str:
