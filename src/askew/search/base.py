@@ -27,8 +27,6 @@ from askew.search.folder import INDEX
 from askew.search.inner_product import DIRECTIONS, ranking_of
 from askew.search.lock import ReadWriteLock
 
-__all__ = ["Content", "Found", "Index", "RowNumbers", "each_block"]
-
 # Pairs whose divergence is computed at a time, and numbers in the items of these.
 BLOCK_PAIRS = 1 << 11
 BLOCK_NUMBERS = 1 << 17

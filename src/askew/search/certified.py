@@ -27,11 +27,9 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from askew import checks
-from askew._parallel import workers
+from askew._parallel import slices, workers
 from askew.search.inner_product import BLOCK_ROWS, InnerProductForm
 from askew.search.store import Store
-
-__all__ = ["NO_SIZES", "Keys", "LazyKeys", "Sizes", "largest_products", "masked_key", "nearest_by_keys", "sizes_of"]
 
 # Candidates beyond k at first, and at most.
 SPARE_CANDIDATES = 8
@@ -83,17 +81,7 @@ def masked_key(keys: Tensor) -> Tensor:
 
 
 class Keys:
-    """The keys of all rows of a store, in their order.
-
-    Parameters
-    ----------
-    keys
-        ``(rows, size)``.
-    sizes
-        Those of the keys.
-    engine
-        A flat FAISS index of the same keys to scan them with, where it is faster.
-    """
+    """The keys of all rows of a store in order, ``(rows, size)``; a flat FAISS index of them may scan them instead."""
 
     def __init__(self, keys: Tensor, sizes: Sizes, engine: Any = None) -> None:
         self.keys = keys
@@ -125,11 +113,11 @@ class LazyKeys:
         return largest_products(vectors, self._blocks(), k)
 
     def _blocks(self) -> Iterator[Tensor]:
-        for start in range(0, self.store.rows, BLOCK_ROWS):
-            keys = self.form.plain_keys(torch.from_numpy(self.store.values[start : start + BLOCK_ROWS]))
+        for part in slices(self.store.rows, BLOCK_ROWS):
+            keys = self.form.plain_keys(torch.from_numpy(self.store.values[part]))
             self.sizes = self.sizes.joined(sizes_of(keys.numpy(), self.owner))
             if self.store.live is not None:
-                keys[torch.from_numpy(~self.store.live[start : start + BLOCK_ROWS])] = masked_key(keys)
+                keys[torch.from_numpy(~self.store.live[part])] = masked_key(keys)
             yield keys
 
 
@@ -159,24 +147,10 @@ def nearest_by_keys(
     by_pairs: Callable[[Tensor, int], RowNumbers],
     owner: str,
 ) -> tuple[Tensor, RowNumbers]:
-    """Return the divergences and the rows of the k nearest items of each query; see the theorem above.
+    """Return the divergences and the rows of the k nearest of ``count`` items; see the theorem above.
 
-    Parameters
-    ----------
-    queries
-        Embeddings, ``(n, dim)``.
-    k
-        At most ``count``.
-    form, keys
-        What the products are of.
-    count
-        The number of items.
-    rank
-        Gives the k nearest among candidates by their exact divergences; -1 is no candidate.
-    by_pairs
-        Gives that many candidates by the divergences of all pairs.
-    owner
-        The class that errors name.
+    ``rank`` gives the k nearest among candidates by their exact divergences, where -1 is no candidate; ``by_pairs``
+    gives that many candidates by the divergences of all pairs.
     """
     rows = np.empty((len(queries), k), np.int64)
     values = queries.new_empty(len(queries), k)
@@ -214,24 +188,11 @@ def nearest_by_keys(
 
 
 def largest_products(queries: Tensor, keys: Iterable[Tensor], k: int) -> tuple[Tensor, Tensor]:
-    """Return the k largest inner products of each query with the keys, and the numbers of these keys.
+    """Return the k largest inner products of each query with the keys, and the numbers of these keys, ``(n, k)`` each.
 
-    Memory is O(k) per query in addition to one block: only products above the k-th best so far are kept, and whole
-    groups of them are skipped by their maximum. Of equal products the smaller number comes first.
-
-    Parameters
-    ----------
-    queries
-        ``(n, size)``.
-    keys
-        Blocks ``(m, size)`` of any lengths, in the order of their numbers; together at least k rows.
-    k
-        How many.
-
-    Returns
-    -------
-    tuple of tensors, ``(n, k)`` each
-        Products in descending order and the numbers of the keys.
+    Keys come in blocks of any lengths, in the order of their numbers, at least k in all. Memory is O(k) per query in
+    addition to one block: only products above the k-th best so far are kept, and whole groups of them are skipped by
+    their maximum. Of equal products the smaller number comes first.
 
     Examples
     --------
@@ -244,14 +205,13 @@ def largest_products(queries: Tensor, keys: Iterable[Tensor], k: int) -> tuple[T
     start = 0
     # Each thread scans its own part of the keys; the best of all are merged at the end.
     with workers(torch.get_num_threads()) as (count, map_over):
-        scans = [_Scan(queries, k) for _ in range(count)]
+        scans = [_TopK.of(queries, k) for _ in range(count)]
         for block in keys:
             run = -(-len(block) // count)
             run = -(-run // GROUP) * GROUP
-            work = [(scan, block[i * run : (i + 1) * run], start + i * run) for i, scan in enumerate(scans)]
-            map_over(lambda part: part[0].scan(part[1], part[2]), work)
+            map_over(_scan, [(scan, block[i * run : (i + 1) * run], start + i * run) for i, scan in enumerate(scans)])
             start += len(block)
-        best = map_over(lambda scan: scan.best(), scans)
+        best = map_over(_best, scans)
     if len(best) == 1:
         return best[0]
     score, number = (torch.cat(parts, 1) for parts in zip(*best, strict=True))
@@ -264,27 +224,28 @@ def largest_products(queries: Tensor, keys: Iterable[Tensor], k: int) -> tuple[T
     return score.gather(1, order), number.gather(1, order)
 
 
-class _Scan:
-    """The best keys of one thread, for all queries; one block of products is in memory at a time."""
+def _scan(work: tuple[list[_TopK], Tensor, int]) -> None:
+    """Scan keys, of which the first has a number, for all queries."""
+    parts, keys, start = work
+    for piece in keys.split(KEY_ROWS) if len(keys) else ():
+        for part in parts:
+            part.scan(piece, start)
+        start += len(piece)
 
-    def __init__(self, queries: Tensor, k: int) -> None:
-        buffer = queries.new_empty(min(len(queries), QUERY_ROWS) * KEY_ROWS)
-        self.parts = [_TopK(block, k, buffer) for block in queries.split(QUERY_ROWS)]
 
-    def scan(self, keys: Tensor, start: int) -> None:
-        for piece in keys.split(KEY_ROWS):
-            for part in self.parts:
-                if len(piece):
-                    part.scan(piece, start)
-            start += len(piece)
-
-    def best(self) -> tuple[Tensor, Tensor]:
-        results = [part.merged() for part in self.parts]
-        return torch.cat([scores for scores, _ in results]), torch.cat([numbers for _, numbers in results])
+def _best(parts: list[_TopK]) -> tuple[Tensor, Tensor]:
+    scores, numbers = zip(*(part.merged() for part in parts), strict=True)
+    return torch.cat(scores), torch.cat(numbers)
 
 
 class _TopK:
     """The k best keys of each of some queries, and a pool of those that were above the k-th best when they came."""
+
+    @classmethod
+    def of(cls, queries: Tensor, k: int) -> list[_TopK]:
+        """Return one for each block of queries; they share the memory for one block of products."""
+        buffer = queries.new_empty(min(len(queries), QUERY_ROWS) * KEY_ROWS)
+        return [cls(block, k, buffer) for block in queries.split(QUERY_ROWS)]
 
     def __init__(self, queries: Tensor, k: int, buffer: Tensor) -> None:
         rows = len(queries)

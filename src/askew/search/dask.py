@@ -20,8 +20,6 @@ from askew.encoders import as_points, encode
 from askew.search.base import Found
 from askew.search.exact import ExactIndex
 
-__all__ = ["score_blocks", "search_blocks"]
-
 # Pairs whose divergence is computed at a time.
 SCORED_PAIRS = 1 << 11
 

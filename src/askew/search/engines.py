@@ -17,18 +17,6 @@ from numpy.typing import NDArray
 from askew import checks, io
 from askew.search.store import empty_rows
 
-__all__ = [
-    "KINDS",
-    "Kind",
-    "check_engine",
-    "import_faiss",
-    "kind_for",
-    "make_engine",
-    "most_effort",
-    "read_engine",
-    "search_engine",
-]
-
 # From this many items on an inverted file is faster than a scan; and from this many on, memory decides.
 IVF_FROM = 50_000
 PQ_FROM = 20_000_000
@@ -53,27 +41,13 @@ Vectors = NDArray[np.float32]
 
 @dataclass(frozen=True)
 class Kind:
-    """Properties of a kind of index.
+    """Properties of a kind of index."""
 
-    Attributes
-    ----------
-    form : str
-        The form of its keys.
-    engines : tuple of str
-        The classes in FAISS.
-    factor : int
-        Candidates that are re-ranked for each of the k wanted.
-    codes : tuple of str
-        Encodings of a key, the shortest first; the next one is taken where that one loses neighbours.
-    multiple : int
-        The number of features has to be a multiple of this; zeros are added, which change no distance.
-    """
-
-    form: str
-    engines: tuple[str, ...]
-    factor: int
-    codes: tuple[str, ...]
-    multiple: int
+    form: str  # of its keys
+    engines: tuple[str, ...]  # classes in FAISS
+    factor: int  # candidates that are re-ranked for each of the k wanted
+    codes: tuple[str, ...]  # encodings of a key, the shortest first; the next is taken where one loses neighbours
+    multiple: int  # zeros are added to keys up to a multiple of this many features, which changes no distance
 
     def candidates(self, k: int) -> int:
         """Return how many candidates are re-ranked for the k nearest."""

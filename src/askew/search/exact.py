@@ -15,8 +15,6 @@ from askew.search.inner_product import InnerProductForm, fill_keys, form_for, sa
 from askew.search.local import OUTGROWN, LocalIndex
 from askew.search.store import Store
 
-__all__ = ["ExactIndex"]
-
 
 @dataclass
 class _State:
@@ -36,16 +34,8 @@ class ExactIndex(LocalIndex):
     the values. Others are computed for all pairs in blocks. Memory is O(k) per query beyond one block; the index itself
     holds the items and, for inner products, one vector of dim + 1 features for each.
 
-    Use it up to some 100,000 items, or where every neighbour counts; :class:`FaissIndex` is faster for more.
-
-    Parameters
-    ----------
-    divergence
-        A divergence, also behind an encoder; a fitted learner; or the name of one that needs no learning. It is copied.
-    direction
-        ``"query-first"`` for the smallest D(query, item), ``"query-second"`` for the smallest D(item, query).
-    progress
-        Whether to show a progress bar while items are encoded; None means on a terminal.
+    Use it up to some 100,000 items, or where every neighbour counts; :class:`FaissIndex` is faster for more. Parameters
+    are those of :class:`Index`.
 
     Examples
     --------

@@ -37,8 +37,6 @@ from askew.search.inner_product import InnerProductForm, fill_keys, form_for, sa
 from askew.search.local import OUTGROWN, LocalIndex
 from askew.search.store import Store, empty_rows
 
-__all__ = ["FaissIndex"]
-
 # From this many features on FAISS scans all keys faster than torch in blocks; measured at 33 and 129.
 WIDE = 96
 # Queries that set the effort, and how many neighbours of each are to be found.
@@ -80,10 +78,8 @@ class FaissIndex(LocalIndex):
 
     Parameters
     ----------
-    divergence
-        A divergence, also behind an encoder; a fitted learner; or the name of one that needs no learning. It is copied.
-    direction
-        ``"query-first"`` for the smallest D(query, item), ``"query-second"`` for the smallest D(item, query).
+    divergence, direction, progress
+        As in :class:`Index`.
     kind
         ``"flat"`` scans all items and is exact. ``"ivf"`` visits some lists of items, ``"hnsw"`` follows a graph,
         ``"ivf-pq"`` has lists of short codes, for more items than fit into memory otherwise. None chooses by size: flat
@@ -93,8 +89,6 @@ class FaissIndex(LocalIndex):
         The fraction of the true neighbours that a search should find. The effort (lists or nodes that are visited) is
         set for it when the index is built, with some of the items as queries; :meth:`tune` does it with other ones, and
         :meth:`recall` measures.
-    progress
-        Whether to show a progress bar while items are encoded; None means on a terminal.
     scratch
         A folder for items that are larger than memory: they are then kept in a temporary file there, and so are their
         keys while the index is built. With kind ``"ivf-pq"`` only some bytes for each item stay in memory. A saved

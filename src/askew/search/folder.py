@@ -13,8 +13,6 @@ from askew import checks, io
 from askew.divergences import Divergence
 from askew.search.store import Store, check_ids
 
-__all__ = ["INDEX", "load_model", "read_index", "restored_store"]
-
 INDEX = io.FolderFormat(
     kind="index",
     part=r"(items-[0-9a-f]{16}\.safetensors|model-[0-9a-f]{16}|faiss-[0-9a-f]{16}\.index)",

@@ -16,17 +16,6 @@ from askew._parallel import over_blocks
 from askew.divergences import Divergence, Ranking, split_encoder
 from askew.encoders import as_floats, as_points
 
-__all__ = [
-    "DIRECTIONS",
-    "FORMS",
-    "InnerProductForm",
-    "fill_keys",
-    "form_for",
-    "keys_and_queries",
-    "ranking_of",
-    "sample_of",
-]
-
 DIRECTIONS = ("query-first", "query-second")
 FORMS = ("inner-product", "euclidean")
 # Rows of the sample that sets the centre, and of a block of keys.
@@ -174,6 +163,14 @@ class InnerProductForm:
     def with_radius(self, longest: float) -> InnerProductForm:
         """Return the Euclidean form for keys of up to this length, and a little longer ones."""
         return replace(self, radius=HEADROOM * max(longest, 1e-30))
+
+    def enlarged(self, items: Tensor, sample: Tensor) -> InnerProductForm:
+        """Return a Euclidean form for the items of this one and for longer ones, balanced by a sample of all."""
+        plain = replace(self, form="inner-product", radius=math.inf, offset=1.0, stretch=1.0)
+        form = plain.balanced(sample)
+        # With a larger offset no key gets longer, and the old radius holds the old ones.
+        form = replace(form, offset=max(form.offset, self.offset))
+        return replace(form, radius=max(self.radius, HEADROOM * form.longest(items)))
 
     def settings(self) -> dict[str, float | None]:
         """Return the numbers that :meth:`restored` takes, apart from the centre, for JSON."""

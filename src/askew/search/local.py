@@ -26,8 +26,6 @@ from askew.search.folder import INDEX, load_model, read_index, restored_store
 from askew.search.inner_product import InnerProductForm, form_for, sample_of
 from askew.search.store import Store, check_ids, listed
 
-__all__ = ["LocalIndex", "load_index"]
-
 # Rebuild when the fraction of removed rows exceeds this, or when an index has this many times the items it was built
 # for: those may lie elsewhere, and far from the centre of the keys products lose digits.
 REMOVED_FRACTION = 0.25
@@ -370,11 +368,6 @@ class LocalIndex(Index):
 
 def load_index(folder: str | os.PathLike[str]) -> LocalIndex:
     """Return the index that :meth:`ExactIndex.save` or :meth:`FaissIndex.save` wrote to a folder.
-
-    Parameters
-    ----------
-    folder
-        Where it is.
 
     Examples
     --------

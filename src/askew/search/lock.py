@@ -6,8 +6,6 @@ import contextlib
 import threading
 from collections.abc import Iterator
 
-__all__ = ["ReadWriteLock"]
-
 
 class ReadWriteLock:
     """Lets in any number of readers, or one writer that commits; a writer that waits comes before new readers.

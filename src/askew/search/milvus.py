@@ -4,10 +4,8 @@ from __future__ import annotations
 
 import contextlib
 import itertools
-import math
 import os
-from collections.abc import Generator, Mapping, Sequence
-from dataclasses import replace
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -17,29 +15,14 @@ from numpy.typing import ArrayLike, NDArray
 from torch import Tensor, nn
 
 from askew import checks, io
-from askew._progress import progress_bar
 from askew.encoders import as_points
+from askew.search import milvus_client
 from askew.search.base import Content, Found, Index, RowNumbers
+from askew.search.exact import ExactIndex
 from askew.search.folder import load_model, read_index
-from askew.search.inner_product import BLOCK_ROWS, HEADROOM, InnerProductForm, form_for
-from askew.search.milvus_client import (
-    ID,
-    ITEM,
-    KEY,
-    KINDS,
-    MESSAGE_BYTES,
-    MOST_CANDIDATES,
-    Collection,
-    Fields,
-    Row,
-    check_fields,
-    decode,
-    encode,
-    is_address,
-)
+from askew.search.inner_product import BLOCK_ROWS, InnerProductForm, form_for
+from askew.search.milvus_client import ID, ITEM, KEY, KINDS, MOST_CANDIDATES, Collection, Fields, is_address
 from askew.search.store import Ids, check_count, check_ids, listed, next_ids
-
-__all__ = ["MilvusIndex"]
 
 
 class MilvusIndex(Index):
@@ -58,7 +41,7 @@ class MilvusIndex(Index):
     Parameters
     ----------
     divergence, direction, progress
-        As in :class:`FaissIndex`.
+        As in :class:`Index`, for divergences that :class:`FaissIndex` takes.
     uri
         A path that ends in ``.db``, or an address.
     collection
@@ -84,7 +67,6 @@ class MilvusIndex(Index):
 
     _needs_inner_products = True
     _form: InnerProductForm | None = None
-    _dtype: str | None = None
     _next: int | None = None
 
     def __init__(
@@ -265,7 +247,7 @@ class MilvusIndex(Index):
     # ------------------------------------------------------------------ the metadata of the collection
 
     def _item_dtype(self) -> torch.dtype | None:
-        return None if self._dtype is None else torch.float64 if self._dtype == "float64" else torch.float32
+        return None if self._collection.dtype is None else getattr(torch, self._collection.dtype)
 
     def _empty(self) -> ValueError:
         owner = type(self).__name__
@@ -315,13 +297,14 @@ class MilvusIndex(Index):
             self._replace_keys(self._required())
 
     def _adopt(self, metadata: Mapping[str, Any]) -> None:
-        self._dtype = checks.check_name(metadata["dtype"], ("float32", "float64"), "dtype of a collection")
+        dtype = checks.check_name(metadata["dtype"], ("float32", "float64"), "dtype of a collection")
+        self._collection.dtype, self._collection.dim = dtype, metadata["dim"]
         form = form_for(self.divergence, self.direction, "inner-product", None, type(self).__name__)
-        centre = torch.from_numpy(decode([metadata["centre"]], "float64", form.centre.shape[1]))
+        centre = torch.from_numpy(milvus_client.decode([metadata["centre"]], "float64", metadata["dim"]))
         centre = centre.to(self.divergence.dtype or self._item_dtype())
         self._form = form.restored(KINDS[self.kind].form, centre, metadata)
 
-    def _metadata(self, form: InnerProductForm, remaking: bool = False) -> dict[str, object]:
+    def _metadata(self, form: InnerProductForm, dtype: str | None, remaking: bool = False) -> dict[str, object]:
         return {
             "format": io.FORMAT,
             "askew": io.version(),
@@ -329,8 +312,8 @@ class MilvusIndex(Index):
             "dim": self.divergence.dim,
             "direction": self.direction,
             "kind": self.kind,
-            "dtype": self._dtype,
-            "centre": encode(form.centre.detach().cpu().double().numpy())[0],
+            "dtype": dtype,
+            "centre": milvus_client.encode(form.centre.detach().cpu().double().numpy())[0],
             **form.settings(),
             "remaking": remaking,
         }
@@ -347,38 +330,18 @@ class MilvusIndex(Index):
         owner, replacing = f"{type(self).__name__}.{what}", what == "upsert"
         with self._lock.prepare():
             embeddings = self._embed(as_points(items), "items")
-            columns = check_fields(fields, len(embeddings), owner)
+            columns = milvus_client.check_fields(fields, len(embeddings), owner)
             numbers = self._new_ids(ids, len(embeddings), owner, replacing)
             if len(embeddings) == 0:
                 return
             self._recover()
-            fresh = self._opened() is None
-            form = self._prepared(embeddings)
-            keys = self._vectors(form.keys(embeddings), "items")
-            batch = max(1, MESSAGE_BYTES // (16 * form.size))
-            with progress_bar(self.progress if len(keys) > batch else False, len(keys), "adding") as move:
-                for start in range(0, len(keys), batch):
-                    part = slice(start, start + batch)
-                    kept = {}
-                    if replacing and not fresh:  # an upsert drops the other fields in some engines
-                        kept = {row[ID]: row for row in self._collection.read(numbers[part], ["*"])}
-                    texts = encode(embeddings[part].numpy())
-                    rows: list[Row] = [
-                        {**kept.get(number, {}), ID: number, KEY: key, ITEM: text}
-                        for number, key, text in zip(numbers[part].tolist(), keys[part], texts, strict=True)
-                    ]
-                    for name, values in columns.items():
-                        for row, value in zip(rows, values[part], strict=True):
-                            row[name] = value
-                    hint = f"The first {start} of {len(keys)} are in; give all to upsert." if start else ""
-                    self._collection.write(rows, replacing, len(rows) - len(kept), hint)
-                    move(start + len(rows))
+            keys = self._vectors(self._prepared(embeddings).keys(embeddings), "items")
+            self._collection.write(numbers, keys, embeddings.numpy(), columns, replacing, self.progress)
             if self._next is not None:
                 self._next = max(self._next, int(numbers.max()) + 1)
 
     def _known(self, ids: Ids) -> NDArray[np.bool_]:
-        known = [] if self._opened() is None else [row[ID] for row in self._collection.read(ids, [ID])]
-        return np.isin(ids, np.asarray(known, np.int64))
+        return np.zeros(len(ids), bool) if self._opened() is None else self._collection.known(ids)
 
     def _new_ids(self, ids: ArrayLike | None, count: int, owner: str, replacing: bool) -> Ids:
         """Return the ids of new items: the given ones, checked, or the next numbers."""
@@ -386,7 +349,10 @@ class MilvusIndex(Index):
             numbers = check_count(check_ids(ids, owner), count, owner)
             known = numbers[:0] if replacing else numbers[self._known(numbers)]
             if len(known):
-                got, hint = f"{listed(known)}, in the index already", "Replace them with upsert, or give other ids."
+                got, hint = (
+                    f"{listed(known)}, in the index already",
+                    "Replace them with upsert, remove them first, or give other ids.",
+                )
                 raise ValueError(checks.message(f"ids of {owner}", "new", got, hint))
             return numbers
         if self._opened() is None:
@@ -409,33 +375,29 @@ class MilvusIndex(Index):
         if self._opened() is None:
             form = form_for(self.divergence, self.direction, kind.form, embeddings, owner)
             self._vectors(form.plain_keys(embeddings), "items")
-            self._dtype = str(embeddings.dtype).removeprefix("torch.")
-            item_bytes = embeddings.shape[1] * embeddings.element_size()
-            self._collection.create(kind, form.size, item_bytes, self._metadata(form))
-            self._form = form
+            metadata = self._metadata(form, str(embeddings.dtype).removeprefix("torch."))
+            self._collection.create(kind, form.size, metadata)
+            self._adopt(metadata)
             return form
         form = self._current()
         self._vectors(form.plain_keys(embeddings), "items")
         if form.form == "euclidean" and form.longest(embeddings) > form.radius:
-            with contextlib.closing(self._stored([ITEM])) as pages:
-                stored = [items for _, items in itertools.islice(pages, 1)]
-            plain = replace(form, form="inner-product", radius=math.inf, offset=1.0, stretch=1.0)
-            larger = plain.balanced(torch.cat([embeddings[:BLOCK_ROWS], *stored]))
-            # With a larger offset no key gets longer, and the old radius holds the old ones.
-            larger = replace(larger, offset=max(larger.offset, form.offset))
-            form = replace(larger, radius=max(form.radius, HEADROOM * larger.longest(embeddings)))
+            with contextlib.closing(self._collection.pages([ITEM])) as pages:
+                stored = [torch.from_numpy(items) for _, items in itertools.islice(pages, 1)]
+            form = form.enlarged(embeddings, torch.cat([embeddings[:BLOCK_ROWS], *stored]))
             self._replace_keys(form)
         return form
 
     def _replace_keys(self, form: InnerProductForm) -> None:
         """Replace all keys; if that is interrupted, the next to open the collection repeats it."""
         with self._lock.commit():  # a search would find keys of both forms
-            self._collection.write_metadata(self._metadata(form, remaking=True))
-            for rows, items in self._stored(["*"]):
+            dtype = self._collection.dtype
+            self._collection.write_metadata(self._metadata(form, dtype, remaking=True))
+            for rows, items in self._collection.pages(["*"]):
                 keys = self._vectors(form.keys(items), "items")
                 renewed = [{**row, KEY: key} for row, key in zip(rows, keys, strict=True)]
-                self._collection.write(renewed, replacing=True, new=0)
-            self._collection.write_metadata(self._metadata(form))
+                self._collection.upsert(renewed)
+            self._collection.write_metadata(self._metadata(form, dtype))
             self._form = form
 
     def _rebuild(self) -> None:
@@ -459,37 +421,19 @@ class MilvusIndex(Index):
                 more = self._collection.search(vectors[short], width, filter, kind.searching(kind.most, width))
                 for i, row in zip(short, more, strict=True):
                     hits[i] = row
-            # An item that many queries have found is there once.
-            items = {hit[ID]: hit["entity"][ITEM] for row in hits for hit in row}
-            ids = np.array(sorted(items), np.int64)
-            candidates = np.full((len(hits), width), -1, np.int64)
-            for row, places in zip(hits, candidates, strict=True):
-                places[: len(row)] = np.searchsorted(ids, [hit[ID] for hit in row])
-            stored = decode([items[number] for number in ids.tolist()], self._dtype, queries.shape[1])
-            exact, chosen = self._ranked(block, stored, candidates, k)
+            candidates, ids, items = self._collection.gather(hits, width)
+            exact, chosen = self._ranked(block, items, candidates, k)
             values.append(exact)
             found.append(np.append(ids, -1)[chosen])  # the last one is where -1 points to
         return torch.cat(values), np.concatenate(found)
 
     def _exact(self, queries: Tensor, k: int) -> tuple[Tensor, RowNumbers]:
-        """Go through all items and keep the best k of each query."""
-        values = queries.new_full((len(queries), k), torch.inf)
-        found = np.full((len(queries), k), -1, np.int64)
-        form = self._required()
-        vectors = form.plain_queries(queries)
-        for rows, items in self._stored([ITEM]):
-            ids = np.array([row[ID] for row in rows], np.int64)
-            scores = vectors @ form.plain_keys(items).t()
-            candidates = scores.topk(min(2 * k + 16, len(ids)), 1).indices.cpu().numpy()
-            exact, chosen = self._ranked(queries, items.numpy(), candidates, k)
-            both = torch.cat([values, exact], 1)
-            both_found = np.concatenate([found, ids[chosen]], 1)
-            order = np.lexsort((both_found, both.numpy()), axis=1)[:, :k]
-            values, found = both.gather(1, torch.from_numpy(order)), np.take_along_axis(both_found, order, 1)
-        return values, found
-
-    def _stored(self, names: list[str]) -> Generator[tuple[list[Row], Tensor], None, None]:
-        """Yield all rows with these fields, in batches, and their items."""
-        dim = int(self._required().centre.shape[1])
-        for rows in self._collection.pages(names, 24 * dim):
-            yield rows, torch.from_numpy(decode([row[ITEM] for row in rows], self._dtype, dim))
+        values, ids = queries.new_empty(len(queries), 0).numpy(), np.empty((len(queries), 0), np.int64)
+        for rows, items in self._collection.pages([ITEM]):
+            page = ExactIndex(self.divergence, self.direction)
+            page.add(items, [row[ID] for row in rows])
+            more = page.search(queries, min(k, len(rows)))
+            values, ids = (np.concatenate(pair, 1) for pair in zip((values, ids), more, strict=True))
+            order = np.lexsort((ids, values), axis=1)[:, :k]
+            values, ids = np.take_along_axis(values, order, 1), np.take_along_axis(ids, order, 1)
+        return torch.from_numpy(values), ids

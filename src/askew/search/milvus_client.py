@@ -10,7 +10,7 @@ import os
 import threading
 import weakref
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Generator, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -19,9 +19,9 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from askew import checks, io
+from askew._parallel import slices
+from askew._progress import progress_bar
 from askew.search.store import LARGEST_ID, Ids
-
-__all__ = ["KINDS", "Collection", "Fields", "Kind", "Row", "check_fields", "decode", "encode", "is_address"]
 
 # The property of a collection that says what it was made for, and the names of its fields.
 PROPERTY = "askew"
@@ -102,6 +102,8 @@ class Collection:
         # Of the embedded engine: how many items there are, how many in its log, and whether indexes may be missing.
         self.rows = self.logged = 0
         self.building = False
+        self.dtype: str | None = None  # of the items
+        self.dim = 0
         self.client = _connect(self.milvus, self.uri, path, token, owner)
         self.close = weakref.finalize(self, _disconnect, self.client, path)  # also when nobody calls it
 
@@ -128,8 +130,9 @@ class Collection:
         """Return whether Milvus has it."""
         return bool(self._call("look for the collection", "has_collection"))
 
-    def create(self, kind: Kind, size: int, item_bytes: int, metadata: Mapping[str, object]) -> None:
-        """Create the collection for keys of ``size`` features and items of so many bytes."""
+    def create(self, kind: Kind, size: int, metadata: Mapping[str, Any]) -> None:
+        """Create the collection for keys of ``size`` features."""
+        item_bytes = metadata["dim"] * np.dtype(metadata["dtype"]).itemsize
         length = 4 * -(-item_bytes // 3)
         if length > LONGEST_TEXT:
             must = f"of at most {LONGEST_TEXT // 4 * 3} bytes, the limit of Milvus"
@@ -144,9 +147,8 @@ class Collection:
         # The embedded engine reads parameters from a field of this name only; servers read them from there as well.
         parameters = {"params": dict(kind.building)}
         indexes.add_index(KEY, index_type=kind.engine, metric_type=kind.metric, params=parameters)
-        properties = {PROPERTY: json.dumps(metadata, allow_nan=False)}
         # Strong: a search sees all that was added before it.
-        options = {"schema": schema, "properties": properties, "consistency_level": "Strong"}
+        options = {"schema": schema, "properties": _property(metadata), "consistency_level": "Strong"}
         self._call("make the collection", "create_collection", **options)
         self._call("make the collection", "create_index", indexes, sync=False)  # there is nothing in it to wait for
         self._call("load the collection", "load_collection")
@@ -159,8 +161,7 @@ class Collection:
 
     def write_metadata(self, metadata: Mapping[str, object]) -> None:
         """Write what the collection is made for."""
-        properties = {PROPERTY: json.dumps(metadata, allow_nan=False)}
-        self._call("write to the collection", "alter_collection_properties", properties)
+        self._call("write to the collection", "alter_collection_properties", _property(metadata))
 
     def load(self) -> None:
         """Make the collection ready for searches; the embedded engine builds the indexes that are missing."""
@@ -173,10 +174,14 @@ class Collection:
         """Return the number of items."""
         return int(self._call("count the items", "query", filter="", output_fields=["count(*)"])[0]["count(*)"])
 
-    def read(self, ids: Ids, names: list[str]) -> Iterator[Row]:
+    def read(self, ids: list[int], names: list[str]) -> Iterator[Row]:
         """Yield those of some ids that are in the collection, with these fields."""
         for batch in _batches(ids):
             yield from self._call("read items", "query", filter=f"{ID} in {batch}", output_fields=names)
+
+    def known(self, ids: Ids) -> NDArray[np.bool_]:
+        """Return which ids are in the collection."""
+        return np.isin(ids, np.array([row[ID] for row in self.read(ids.tolist(), [ID])], np.int64))
 
     def any_from(self, number: int) -> bool:
         """Return whether there is an id that is not smaller."""
@@ -194,22 +199,40 @@ class Collection:
             low, high = (middle, high) if self.any_from(middle - 1) else (low, middle)
         return low
 
-    def write(self, rows: list[Row], replacing: bool, new: int, hint: str = "") -> None:
-        """Insert or upsert rows in one message; so many of them are new."""
-        with self._errors("add items", hint):
-            (self.client.upsert if replacing else self.client.insert)(self.name, rows)
-        self.rows += new
+    def write(
+        self, ids: Ids, keys: NDArray[Any], items: NDArray[Any], fields: Fields, replacing: bool, progress: bool | None
+    ) -> None:
+        """Add rows, or replace those with the same ids, which keep fields that are not given."""
+        batch = max(1, MESSAGE_BYTES // (16 * keys.shape[1]))
+        with progress_bar(progress if len(ids) > batch else False, len(ids), "adding") as move:
+            for part in slices(len(ids), batch):
+                columns = {ID: ids[part].tolist(), KEY: keys[part], ITEM: encode(items[part])}
+                columns |= {name: values[part] for name, values in fields.items()}
+                rows = [dict(zip(columns, values, strict=True)) for values in zip(*columns.values(), strict=True)]
+                # An upsert keeps the other fields in some engines only.
+                old = {row[ID]: row for row in self.read(ids[part].tolist(), ["*"])} if replacing else {}
+                rows = [{**old.get(row[ID], {}), **row} for row in rows]
+                hint = f"The first {part.start} of {len(ids)} are in; give all to upsert." if part.start else ""
+                with self._errors("add items", hint):
+                    (self.client.upsert if replacing else self.client.insert)(self.name, rows)
+                self.rows += len(rows) - len(old)
+                self.logged += len(rows)
+                move(part.stop)
+
+    def upsert(self, rows: list[Row]) -> None:
+        """Replace whole rows."""
+        self._call("add items", "upsert", rows)
         self.logged += len(rows)
 
     def delete(self, ids: Ids) -> None:
         """Remove rows."""
-        for batch in _batches(ids):
+        for batch in _batches(ids.tolist()):
             self._call("remove items", "delete", ids=batch)
         self.rows -= len(ids)
 
-    def pages(self, names: list[str], row_bytes: int) -> Iterator[list[Row]]:
-        """Yield all rows, in batches."""
-        batch = max(1, min(MOST_CANDIDATES, MESSAGE_BYTES // row_bytes))
+    def pages(self, names: list[str]) -> Generator[tuple[list[Row], NDArray[Any]], None, None]:
+        """Yield all rows with these fields and their items, in batches."""
+        batch = max(1, min(MOST_CANDIDATES, MESSAGE_BYTES // (24 * self.dim)))
         pages = self._call("read items", "query_iterator", batch_size=batch, output_fields=names)
         with contextlib.closing(pages):
             while True:
@@ -217,7 +240,7 @@ class Collection:
                     rows = list(pages.next())
                 if not rows:
                     return
-                yield rows
+                yield rows, self._items(row[ITEM] for row in rows)
 
     def search(self, vectors: object, width: int, filter: str, parameters: object) -> list[list[Row]]:
         """Return the rows of candidates of each query, at most ``width`` of them."""
@@ -225,6 +248,21 @@ class Collection:
         with self._errors("search", filter=filter):
             hits = self.client.search(self.name, data=vectors, filter=filter, limit=width, **options)
         return [list(row) for row in hits]
+
+    def gather(self, hits: list[list[Row]], width: int) -> tuple[Ids, Ids, NDArray[Any]]:
+        """Return places in an ascending array of ids ``(n, width)``, -1 for none; the ids; and their items.
+
+        An item that many queries have found is there once.
+        """
+        texts = {hit[ID]: hit["entity"][ITEM] for row in hits for hit in row}
+        ids = np.array(sorted(texts), np.int64)
+        candidates = np.full((len(hits), width), -1, np.int64)
+        for row, places in zip(hits, candidates, strict=True):
+            places[: len(row)] = np.searchsorted(ids, [hit[ID] for hit in row])
+        return candidates, ids, self._items(texts[number] for number in ids.tolist())
+
+    def _items(self, texts: Iterable[str]) -> NDArray[Any]:
+        return decode(texts, self.dtype or "float32", self.dim)
 
     def flush(self) -> None:
         """Have the embedded engine write a long log to files, in which it searches many times faster."""
@@ -243,8 +281,8 @@ class Collection:
         return max(1, min(QUERIES, answers))
 
 
-def _batches(ids: Ids) -> Iterator[list[int]]:
-    return (ids[start : start + ID_BATCH].tolist() for start in range(0, len(ids), ID_BATCH))
+def _batches(ids: list[int]) -> Iterator[list[int]]:
+    return (ids[part] for part in slices(len(ids), ID_BATCH))
 
 
 # ---------------------------------------------------------------------- values
@@ -255,10 +293,14 @@ def encode(items: NDArray[Any]) -> list[str]:
     return [base64.b64encode(row).decode("ascii") for row in items.astype(items.dtype.newbyteorder("<"))]
 
 
-def decode(texts: Sequence[str], dtype: str | None, dim: int) -> NDArray[Any]:
+def decode(texts: Iterable[str], dtype: str, dim: int) -> NDArray[Any]:
     """Return the rows of :func:`encode`, ``(n, dim)``."""
-    flat = np.frombuffer(b"".join(map(base64.b64decode, texts)), np.dtype(dtype or "float32").newbyteorder("<"))
-    return flat.astype(dtype or "float32").reshape(len(texts), dim)
+    flat = np.frombuffer(b"".join(map(base64.b64decode, texts)), np.dtype(dtype).newbyteorder("<"))
+    return flat.astype(dtype).reshape(-1, dim)
+
+
+def _property(metadata: Mapping[str, object]) -> dict[str, str]:
+    return {PROPERTY: json.dumps(metadata, allow_nan=False)}
 
 
 def check_fields(fields: Fields | None, count: int, owner: str) -> dict[str, list[object]]:

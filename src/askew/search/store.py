@@ -14,8 +14,6 @@ from numpy.typing import NDArray
 
 from askew import checks
 
-__all__ = ["Ids", "Store", "check_count", "check_ids", "empty_rows", "listed", "next_ids"]
-
 # An array that has to grow takes this fraction of its size in addition: many small additions then copy little.
 SPARE = 1 / 8
 # Rows to copy at a time where the copy is a file.
