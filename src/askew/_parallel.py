@@ -1,8 +1,7 @@
 """Work in blocks, each block on one thread.
 
-Threads that share each single operation, as torch has them, wait for each other after each one. On a machine that
-others use too, and where operations are small, that is most of the time. Here a thread has a block of its own and waits
-once.
+Torch's own threads share each single operation and wait for each other after it. Where operations are small, or the
+machine is busy, that takes most of the time. Here each thread works on whole blocks and waits once.
 """
 
 from __future__ import annotations
@@ -19,23 +18,22 @@ __all__ = ["over_blocks", "release_memory", "slices", "workers"]
 
 Item = TypeVar("Item")
 Result = TypeVar("Result")
-Mapper = Callable[[Callable[[Item], Result], Sequence[Item]], list[Result]]
 
 
 def slices(n: int, rows: int) -> Iterator[slice]:
-    """Give the slices of ``n`` rows into blocks."""
+    """Yield slices that divide ``n`` rows into blocks."""
     for start in range(0, n, rows):
         yield slice(start, min(n, start + rows))
 
 
 @contextlib.contextmanager
 def workers(most: int) -> Iterator[tuple[int, Callable[[Callable[[Item], Result], Sequence[Item]], list[Result]]]]:
-    """Give a number of threads and a ``map`` over them, without recording gradients and one thread an operation.
+    """Give a number of threads and a ``map`` over them, which records no gradients and uses one thread per operation.
 
     Parameters
     ----------
     most
-        How many threads there is work for; no more than torch has are used.
+        How many threads there is work for; at most as many as torch has are used.
 
     Examples
     --------
@@ -49,7 +47,7 @@ def workers(most: int) -> Iterator[tuple[int, Callable[[Callable[[Item], Result]
 
     def quietly(work: Callable[[Item], Result]) -> Callable[[Item], Result]:
         def run(item: Item) -> Result:
-            # Both hold for one thread; what is made in inference mode can be written to in that mode only.
+            # Both modes are per thread, and a tensor made in inference mode can be written to in that mode only.
             with torch.inference_mode(inference), torch.no_grad():
                 return work(item)
 
@@ -66,7 +64,7 @@ def workers(most: int) -> Iterator[tuple[int, Callable[[Callable[[Item], Result]
         with ThreadPoolExecutor(count, initializer=torch.set_num_threads, initargs=(1,)) as pool:
             yield count, lambda work, items: list(pool.map(quietly(work), items))
     finally:
-        torch.set_num_threads(threads)  # the setting of a thread is its own, but that of new threads is not
+        torch.set_num_threads(threads)  # per thread, but new threads inherit the last one that was set
 
 
 def over_blocks(n: int, rows: int, work: Callable[[slice], Result]) -> list[Result]:
@@ -83,10 +81,10 @@ def over_blocks(n: int, rows: int, work: Callable[[slice], Result]) -> list[Resu
 
 
 def release_memory() -> None:
-    """Give memory that was freed back to the system, where the C library is glibc.
+    """Return freed memory to the system, where the C library is glibc.
 
-    It keeps what threads freed for these threads, which may be as much as an index of a million items has. Worth its
-    milliseconds at the end of large work only.
+    It keeps the memory that a thread freed for that thread, which may be as much as an index of a million items takes.
+    This costs milliseconds: call it at the end of large work only.
     """
     with contextlib.suppress(AttributeError, OSError, TypeError):
         ctypes.CDLL(None).malloc_trim(0)

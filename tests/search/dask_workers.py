@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import functools
 import json
+import multiprocessing
 import os
 import signal
 import tempfile
@@ -19,6 +20,7 @@ import dask.array as da
 import numpy as np
 import torch
 from distributed import Client, LocalCluster
+from distributed.utils import get_mp_context
 
 import askew
 from askew.search import ExactIndex, score_blocks, search_blocks
@@ -46,6 +48,10 @@ def main() -> None:
     values, places = index.search(y[:20], 10)
     # A machine under load may need longer than the 15 s after which a cluster gives a killed worker up.
     dask.config.set({"distributed.deploy.lost-worker-timeout": "5 minutes"})
+    # Workers are forked from a process that has imported everything: each of the four would need seconds for it.
+    dask.config.set({"distributed.worker.multiprocessing-method": "forkserver"})
+    get_mp_context()  # sets what dask itself wants to be imported
+    multiprocessing.set_forkserver_preload(["distributed", "askew.search.dask", "__main__"])
     with (
         tempfile.TemporaryDirectory() as folder,
         LocalCluster(n_workers=2, threads_per_worker=1, dashboard_address=None) as cluster,

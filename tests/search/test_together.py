@@ -28,7 +28,7 @@ from askew.search.store import Store
 
 POINTS = (np.random.RandomState(0).rand(3000, 8) + 0.5).astype(np.float32)
 # How long a thread may take that must not wait for another one.
-PATIENCE = 60.0
+PATIENCE = 300.0
 
 KINDS: dict[str, Callable[[], LocalIndex]] = {
     "exact": lambda: ExactIndex("kl"),
