@@ -16,6 +16,7 @@ from askew.divergences import Divergence, Embedded, NeuralBregman, Reversed, Sca
 from askew.search import ExactIndex, FaissIndex, engines
 from askew.search import faiss as module
 from askew.search.inner_product import DIRECTIONS
+from askew.search.store import Store
 
 pytest.importorskip("faiss")
 
@@ -308,7 +309,7 @@ def test_an_error_in_the_middle_changes_nothing(kind: str, interrupted: str, mon
                 index.add(new)
         else:
             # After FAISS has taken the vectors.
-            patch.setattr(module.Store, "append", fail)
+            patch.setattr(Store, "append", fail)
             with pytest.raises(KeyboardInterrupt):
                 index.add(ITEMS[:50])
     assert len(index) == 2800

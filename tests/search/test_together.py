@@ -319,9 +319,9 @@ def test_every_answer_beside_changes_is_right(kind: str) -> None:
         stop.set()
 
     def search() -> None:
-        queries = POINTS[:200]
+        queries = POINTS[:50]
         while not stop.is_set():
-            np.testing.assert_array_equal(nearest(index, queries), np.arange(200))
+            np.testing.assert_array_equal(nearest(index, queries), np.arange(50))
 
     Threads(change, search, search).join()
     assert len(index) == 1000 + 12 * 20

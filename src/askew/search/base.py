@@ -55,7 +55,6 @@ class Index(ABC):
         Whether to show a progress bar while items are encoded; None means on a terminal.
     """
 
-    # Whether only divergences with an inner product form will do.
     _needs_inner_products = False
 
     def __init__(self, divergence: object, direction: str = "query-first", progress: bool | None = None) -> None:
@@ -115,14 +114,9 @@ class Index(ABC):
         """
 
     def add_blocks(self, blocks: Rows | Iterable[ArrayLike | Tensor]) -> None:
-        """Add items that come in blocks, without holding all of them in memory; ids are the next free numbers.
+        """Add items that come in blocks ``(n, dim)`` or in files, without holding all of them in memory.
 
-        If a block is refused, those before it are in the index already.
-
-        Parameters
-        ----------
-        blocks
-            Rows of files, or any blocks ``(n, dim)``.
+        Ids are the next free numbers. If a block is refused, those before it are in the index already.
         """
         with contextlib.closing(each_block(blocks, self.progress)) as parts:
             for block in parts:

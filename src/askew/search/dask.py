@@ -57,16 +57,12 @@ def search_blocks(
 
     Parameters
     ----------
-    divergence
+    divergence, direction
         As in :class:`ExactIndex`.
     items
         A Dask array, ``(n, dim)``, or data frame of numbers. Lengths of blocks need not be known.
-    queries
-        ``(q, dim)``, in memory.
-    k
-        Hits for each query.
-    direction
-        As in :class:`ExactIndex`.
+    queries, k
+        ``(q, dim)``, in memory, and the number of hits for each.
 
     Returns
     -------

@@ -48,9 +48,7 @@ class ExactIndex(LocalIndex):
 
     _state: _State | None = None  # None without items, and for divergences that do not rank as inner products
 
-    def _build(self, store: Store | None, new: Tensor | None) -> _State | None:
-        parts = [] if store is None else [torch.from_numpy(store.values)]
-        parts += [] if new is None else [new]
+    def _build(self, parts: list[Tensor]) -> _State | None:
         count = sum(map(len, parts))
         if count == 0 or self.divergence.ranks_like() is None:
             return None

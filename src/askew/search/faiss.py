@@ -35,7 +35,7 @@ from askew.search.engines import (
 from askew.search.folder import INDEX
 from askew.search.inner_product import InnerProductForm, fill_keys, form_for, sample_of
 from askew.search.local import OUTGROWN, LocalIndex
-from askew.search.store import Store, empty_rows
+from askew.search.store import empty_rows
 
 # From this many features on FAISS scans all keys faster than torch in blocks; measured at 33 and 129.
 WIDE = 96
@@ -175,13 +175,11 @@ class FaissIndex(LocalIndex):
             keys = self._state.flat_keys()
             keys[torch.from_numpy(rows)] = masked_key(keys)
 
-    def _build(self, store: Store | None, new: Tensor | None) -> _State:
-        parts = [] if store is None else [torch.from_numpy(store.values)]
-        parts += [] if new is None else [new]
+    def _build(self, parts: list[Tensor]) -> _State:
         count = sum(map(len, parts))
         if count == 0:
             return _State(self.kind, self._state.tried, self.effort)
-        kind = (self._asked or kind_for(count)) if new is None else self._kind_for(count)
+        kind = self._kind_for(count) if len(parts) > 1 else self._asked or kind_for(count)
         state, recall = self._build_kind(kind, parts)
         if recall < self.recall_target and self._asked is None:
             state, _ = self._build_kind("flat", parts)
@@ -258,16 +256,9 @@ class FaissIndex(LocalIndex):
         return values, ids
 
     def tune(self, queries: ArrayLike | Tensor, k: int = 10, recall: float | None = None) -> int:
-        """Set the effort at which searches like these queries find their neighbours, and return it.
+        """Set the effort that finds this fraction of the k nearest of some hundred typical queries, and return it.
 
-        Parameters
-        ----------
-        queries
-            Typical queries, some hundreds, ``(n, dim)``.
-        k
-            How many neighbours each wants.
-        recall
-            The fraction of true neighbours to find; ``recall_target`` by default.
+        ``recall`` is ``recall_target`` by default.
         """
         k = checks.check_size(k, "k of FaissIndex.tune")
         target = self.recall_target if recall is None else _check_fraction(recall, "recall of FaissIndex.tune")

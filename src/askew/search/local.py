@@ -97,7 +97,7 @@ class LocalIndex(Index):
         if extend is None:
             store = store.compacted()
         store.reserve(len(new))
-        state = self._build(store, embeddings) if extend is None else None
+        state = self._build([torch.from_numpy(store.values), embeddings]) if extend is None else None
         with self._lock.commit():
             if extend is None:
                 self._state = state
@@ -171,7 +171,7 @@ class LocalIndex(Index):
         store = self._store if store is None else store
         if store is not None:  # else an addition of the first items was interrupted
             store = store.compacted()
-        state = self._build(store, None)
+        state = self._build([] if store is None else [torch.from_numpy(store.values)])
         with self._lock.commit():
             self._state, self._store = state, store
 
@@ -196,8 +196,8 @@ class LocalIndex(Index):
     # ------------------------------------------------------------------ subclasses implement these
 
     @abstractmethod
-    def _build(self, store: Store | None, new: Tensor | None) -> Any:
-        """Return the state for the rows of a store without gaps, followed by new embeddings."""
+    def _build(self, parts: list[Tensor]) -> Any:
+        """Return the state for the items of an index, and for those that are added to it, if any."""
 
     @abstractmethod
     def _prepare_add(self, embeddings: Tensor, total: int) -> Callable[[], None] | None:
@@ -281,21 +281,16 @@ class LocalIndex(Index):
 
         The folder gets the divergence, the items and what is built on them, each in a file whose name has a digest.
         ``index.json``, which names them, is replaced last and in one step: a process killed at any moment leaves the
-        old index or the new one. If several processes save to one folder, each waits for the one before it, and the
-        last one wins. Files of the old index and of killed processes are removed; others are left alone.
+        old index or the new one, and so does an OSError. If several processes save to one folder, each waits for the
+        one before it, and the last one wins. Files of the old index are removed; others are left alone.
 
         Parameters
         ----------
         folder
             Created if it does not exist.
         notes
-            JSON values, such as names of the items, that are replaced together with the index. :meth:`load` gives the
-            index an attribute ``notes``.
-
-        Raises
-        ------
-        OSError
-            If the folder cannot be written. An index that was there is untouched.
+            JSON values, such as names of the items, that are replaced together with the index; an attribute of the
+            index that :meth:`load` returns.
         """
         with self._lock.prepare():  # while searches go on
             self._recover()
@@ -326,17 +321,8 @@ class LocalIndex(Index):
         """Return the index that :meth:`save` wrote.
 
         Items stay in their file, mapped into memory, and take memory as they are used. Nothing in the folder is run; a
-        file that is damaged, of another program, or of another index is an error.
-
-        Parameters
-        ----------
-        folder
-            Where it is.
-        divergence
-            The divergence that the index must have been made with; another one is an error. None takes that of the
-            folder.
-        encoder, classes
-            As in :func:`askew.load`, for models with classes of the user.
+        file that is damaged, of another program, or of another index is an error. So is a ``divergence`` that is not
+        the one the index was made with. ``encoder`` and ``classes`` are as in :func:`askew.load`.
         """
         return io.settled(INDEX, folder, lambda: cls._loaded(Path(folder), divergence, encoder, classes))
 

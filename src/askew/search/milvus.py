@@ -122,12 +122,7 @@ class MilvusIndex(Index):
     def add(self, items: ArrayLike | Tensor, ids: ArrayLike | None = None, fields: Fields | None = None) -> None:
         """Add items, ``(n, dim)``; see :meth:`Index.add`.
 
-        Parameters
-        ----------
-        items, ids
-            As in any index.
-        fields
-            To filter by: for each name one number, string, boolean, list or dict for each item.
+        ``fields`` are to filter by: for each name one number, string, boolean, list or dict for each item.
         """
         self._write(items, ids, fields, "add")
 
@@ -214,16 +209,8 @@ class MilvusIndex(Index):
     ) -> MilvusIndex:
         """Return the index that :meth:`save` wrote, connected to its collection.
 
-        Parameters
-        ----------
-        folder
-            Where it is.
-        encoder, classes
-            As in :func:`askew.load`, for models with classes of the user.
-        uri
-            Where the collection is, if it was moved.
-        token
-            For a server that asks for one.
+        ``encoder`` and ``classes`` are as in :func:`askew.load`; ``uri`` is for a collection that was moved, ``token``
+        for a server that asks for one.
         """
         place = Path(folder)
         description, shown_file = read_index(place, cls.__name__)
@@ -261,7 +248,7 @@ class MilvusIndex(Index):
 
     def _opened(self) -> InnerProductForm | None:
         """Return the form of the collection, if it exists; another client may have created it by now."""
-        if self._form is None and self._collection.exists():
+        if self._form is None and self._collection.call("look for the collection", "has_collection"):
             with self._lock.prepare():
                 if self._form is None:  # another thread may have been first
                     self._open()

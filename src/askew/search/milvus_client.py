@@ -122,13 +122,10 @@ class Collection:
                 text = f"{self.owner} could not {doing}: Milvus at {self.uri} says: {_text(error)}. {hint}"
                 raise RuntimeError(text.strip()) from error
 
-    def _call(self, doing: str, method: str, *arguments: object, **options: object) -> Any:
+    def call(self, doing: str, method: str, *arguments: object, **options: object) -> Any:
+        """Call a method of pymilvus's client for this collection."""
         with self._errors(doing):
             return getattr(self.client, method)(self.name, *arguments, **options)
-
-    def exists(self) -> bool:
-        """Return whether Milvus has it."""
-        return bool(self._call("look for the collection", "has_collection"))
 
     def create(self, kind: Kind, size: int, metadata: Mapping[str, Any]) -> None:
         """Create the collection for keys of ``size`` features."""
@@ -149,35 +146,35 @@ class Collection:
         indexes.add_index(KEY, index_type=kind.engine, metric_type=kind.metric, params=parameters)
         # Strong: a search sees all that was added before it.
         options = {"schema": schema, "properties": _property(metadata), "consistency_level": "Strong"}
-        self._call("make the collection", "create_collection", **options)
-        self._call("make the collection", "create_index", indexes, sync=False)  # there is nothing in it to wait for
-        self._call("load the collection", "load_collection")
+        self.call("make the collection", "create_collection", **options)
+        self.call("make the collection", "create_index", indexes, sync=False)  # there is nothing in it to wait for
+        self.call("load the collection", "load_collection")
 
     def metadata(self) -> dict[str, Any] | None:
         """Return what the collection says it was made for; None for one of another program."""
-        text = self._call("read the collection", "describe_collection").get("properties", {}).get(PROPERTY)
+        text = self.call("read the collection", "describe_collection").get("properties", {}).get(PROPERTY)
         metadata = None if text is None else io.read_json(text, f"collection {self.name!r}")
         return metadata if isinstance(metadata, dict) else None
 
     def write_metadata(self, metadata: Mapping[str, object]) -> None:
         """Write what the collection is made for."""
-        self._call("write to the collection", "alter_collection_properties", _property(metadata))
+        self.call("write to the collection", "alter_collection_properties", _property(metadata))
 
     def load(self) -> None:
         """Make the collection ready for searches; the embedded engine builds the indexes that are missing."""
         if self.embedded:
-            self._call("load the collection", "flush")  # what a killed process has left in the log
-        self._call("load the collection", "load_collection")
+            self.call("load the collection", "flush")  # what a killed process has left in the log
+        self.call("load the collection", "load_collection")
         self.rows = self.count() if self.embedded else 0
 
     def count(self) -> int:
         """Return the number of items."""
-        return int(self._call("count the items", "query", filter="", output_fields=["count(*)"])[0]["count(*)"])
+        return int(self.call("count the items", "query", filter="", output_fields=["count(*)"])[0]["count(*)"])
 
     def read(self, ids: list[int], names: list[str]) -> Iterator[Row]:
         """Yield those of some ids that are in the collection, with these fields."""
         for batch in _batches(ids):
-            yield from self._call("read items", "query", filter=f"{ID} in {batch}", output_fields=names)
+            yield from self.call("read items", "query", filter=f"{ID} in {batch}", output_fields=names)
 
     def known(self, ids: Ids) -> NDArray[np.bool_]:
         """Return which ids are in the collection."""
@@ -185,7 +182,7 @@ class Collection:
 
     def any_from(self, number: int) -> bool:
         """Return whether there is an id that is not smaller."""
-        return bool(self._call("read items", "query", filter=f"{ID} >= {number}", output_fields=[ID], limit=1))
+        return bool(self.call("read items", "query", filter=f"{ID} >= {number}", output_fields=[ID], limit=1))
 
     def first_free(self) -> int:
         """Return the number after the largest id, by bisection: Milvus has no maximum."""
@@ -221,19 +218,19 @@ class Collection:
 
     def upsert(self, rows: list[Row]) -> None:
         """Replace whole rows."""
-        self._call("add items", "upsert", rows)
+        self.call("add items", "upsert", rows)
         self.logged += len(rows)
 
     def delete(self, ids: Ids) -> None:
         """Remove rows."""
         for batch in _batches(ids.tolist()):
-            self._call("remove items", "delete", ids=batch)
+            self.call("remove items", "delete", ids=batch)
         self.rows -= len(ids)
 
     def pages(self, names: list[str]) -> Generator[tuple[list[Row], NDArray[Any]], None, None]:
         """Yield all rows with these fields and their items, in batches."""
         batch = max(1, min(MOST_CANDIDATES, MESSAGE_BYTES // (24 * self.dim)))
-        pages = self._call("read items", "query_iterator", batch_size=batch, output_fields=names)
+        pages = self.call("read items", "query_iterator", batch_size=batch, output_fields=names)
         with contextlib.closing(pages):
             while True:
                 with self._errors("read items"):
@@ -267,7 +264,7 @@ class Collection:
     def flush(self) -> None:
         """Have the embedded engine write a long log to files, in which it searches many times faster."""
         if self.embedded and self.logged >= LOG_ROWS:
-            self._call("write items to files", "flush")
+            self.call("write items to files", "flush")
             self.logged, self.building = 0, True
 
     def queries_at_a_time(self, width: int, size: int, form: str) -> int:

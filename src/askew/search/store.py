@@ -56,21 +56,9 @@ def _allocate(file: IO[bytes], size: int) -> None:
 class Store:
     """Items as rows of one array, each with an id; a removed item leaves a gap, which :meth:`compacted` closes.
 
-    Parameters
-    ----------
-    values, ids
-        The first items.
-    scratch
-        A folder for a temporary file that holds the items instead of memory.
-    next_id
-        The smallest id that :meth:`new_ids` may assign; ids of removed items are not assigned again.
-
-    Attributes
-    ----------
-    rows : int
-        Number of rows, gaps included.
-    live : array of bool or None
-        Which rows hold an item; None while there are no gaps.
+    ``rows`` is their number, gaps included, and ``live`` says which hold an item (None while there are no gaps).
+    ``scratch`` is a folder for a temporary file that holds the items instead of memory. Ids of removed items are not
+    assigned again: ``next_id`` is the smallest that :meth:`new_ids` may assign.
     """
 
     def __init__(self, values: NDArray[Any], ids: Ids, scratch: Path | None = None, next_id: int = 0) -> None:
