@@ -5,7 +5,8 @@ The module has a few small ones, standardisation, and :func:`encode`, which runs
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from itertools import pairwise
 from typing import Any, NamedTuple
 
@@ -369,21 +370,27 @@ def encode(encoder: nn.Module | None, points: Tensor, progress: bool | None = Fa
     if encoder is None:
         return points
     rows = max(1, BATCH_ELEMENTS // max(1, points[:1].numel()))
-    modes = [(part, part.training) for part in encoder.modules()]
     first = _first_layer(encoder, points)
     embeddings = []
+    show = progress if points.shape[0] > rows else False
+    with evaluating(encoder), torch.inference_mode(), progress_bar(show, points.shape[0], "encoding") as move:
+        for start in range(0, max(1, points.shape[0]), rows):
+            batch = points[start : start + rows].to(first.device)
+            embeddings.append(_embed(encoder, batch, first).to(points.device))
+            move(min(start + rows, points.shape[0]))
+    return torch.cat(embeddings)
+
+
+@contextmanager
+def evaluating(module: nn.Module) -> Iterator[None]:
+    """Switch a module to evaluation mode, then each of its parts back to the mode that it was in."""
+    modes = [(part, part.training) for part in module.modules()]
+    module.eval()
     try:
-        encoder.eval()
-        show = progress if points.shape[0] > rows else False
-        with torch.inference_mode(), progress_bar(show, points.shape[0], "encoding") as move:
-            for start in range(0, max(1, points.shape[0]), rows):
-                batch = points[start : start + rows].to(first.device)
-                embeddings.append(_embed(encoder, batch, first).to(points.device))
-                move(min(start + rows, points.shape[0]))
+        yield
     finally:
         for part, training in modes:
             part.training = training
-    return torch.cat(embeddings)
 
 
 def _embed(encoder: nn.Module, batch: Tensor, first: _First) -> Tensor:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import copy
 import functools
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
@@ -28,6 +28,8 @@ from askew.clustering.seeding import OVERSAMPLING, ROUNDS, init_centroids
 from askew.clustering.view import AffineCentroids, AffineView, Weights
 from askew.divergences import Bregman
 from askew.encoders import for_numpy
+
+Add = Callable[[list[Any]], Any]
 
 # What points must be.
 SOME_WEIGHT = "with at least one point that has weight"
@@ -104,9 +106,11 @@ class Blocks:
         other.blocks = list(self.dask.persist(*self.each(_embeddings, self.sent(context))))
         return other, replace(context, encoder=None)
 
-    def reduced(self, tasks: Sequence[Any], add: Callable[[list[Any]], Any]) -> Any:
-        """Return the combined results of all blocks; None if no block has rows."""
-        return reduced(tasks, add, self.blocks)
+    def reduce(
+        self, work: Callable[..., Any], add: Add, context: Any, *arguments: object, seed: int | None = None
+    ) -> Any:
+        """Return the results of :meth:`each` combined by ``add``; None if no block has rows."""
+        return reduced(self.each(work, context, *arguments, seed=seed), add, self.blocks)
 
     def sent(self, value: object) -> Any:
         """Return a value that is sent once, however many tasks and passes take it.
@@ -203,16 +207,16 @@ def lloyd(
     sent = blocks.sent(context)
 
     def assign(centroids: Tensor, affine: AffineCentroids) -> tuple[Sums, bool]:
-        sums = blocks.reduced(blocks.each(_assign, sent, centroids), _add)
+        sums = blocks.reduce(_assign, _add, sent, centroids)
         return _reseeded(blocks, sent, centroids, sums), False
 
     end = descend(context.view_of(centroids.clone()), centroids, assign, max_iter, tol, moved)
-    return end, blocks.reduced(blocks.each(_assign, sent, end.centroids, True), _add)
+    return end, blocks.reduce(_assign, _add, sent, end.centroids, True)
 
 
 def objective(blocks: Blocks, context: BlockContext, centroids: Tensor) -> float:
     """Return the sum of the divergences between points and their nearest centroids."""
-    sums: Sums | None = blocks.reduced(blocks.each(_assign, blocks.sent(context), centroids, True), _add)
+    sums: Sums | None = blocks.reduce(_assign, _add, blocks.sent(context), centroids, True)
     if sums is None or not sums.weights.any():
         raise ValueError(checks.message(f"X of {context.owner}", SOME_WEIGHT, "none"))
     return sums.value
@@ -249,7 +253,7 @@ def _reseeded(blocks: Blocks, sent: Any, centroids: Tensor, sums: Sums) -> Sums:
     empty = np.flatnonzero(sums.weights == 0)
     if empty.size == 0:
         return sums
-    far: Far = blocks.reduced(blocks.each(_farthest, sent, centroids, int(empty.size)), _farther)
+    far: Far = blocks.reduce(_farthest, _farther, sent, centroids, int(empty.size))
     rows, weights = sums.rows.copy(), sums.weights.copy()
     for cluster, value, row, before, weight in zip(empty, *far, strict=False):
         if value <= 0:
@@ -308,11 +312,11 @@ def _add_moments(parts: list[Moments]) -> Moments:
 def centred(blocks: Blocks, context: BlockContext) -> tuple[BlockContext, AffineView, float, int]:
     """Return the context with the mean as centre, a view of it, the mean variance of features, the number of points."""
     sent = blocks.sent(context)
-    first: Moments | None = blocks.reduced(blocks.each(_moments, sent, None), _add_moments)
+    first: Moments | None = blocks.reduce(_moments, _add_moments, sent, None)
     if first is None or first.weight == 0:
         raise ValueError(checks.message(f"X of {context.owner}", SOME_WEIGHT, "none"))
     mean = first.rows / first.weight
-    second: Moments = blocks.reduced(blocks.each(_moments, sent, mean), _add_moments)
+    second: Moments = blocks.reduce(_moments, _add_moments, sent, mean)
     # The view moves the mean off the boundary.
     centre = context.view_of(torch.from_numpy(mean)[None].to(first.dtype)).centre
     context = replace(context, centre=centre)
@@ -323,19 +327,19 @@ def init_parallel(blocks: Blocks, context: BlockContext, k: int, random: np.rand
     """Return first centroids by k-means||: five rounds that sample far points, then k-means++ among those."""
     sent = blocks.sent(context)
     seed = int(random.randint(2**31 - 1))
-    one_per_block = blocks.reduced(blocks.each(_any_points, sent, 1, seed=seed), _concatenated)
+    one_per_block = blocks.reduce(_any_points, _concatenated, sent, 1, seed=seed)
     chosen: Tensor = max(one_per_block, key=lambda keyed: keyed[0])[1]
     for number in range(1, ROUNDS + 1):
-        remaining: float = blocks.reduced(blocks.each(_remaining, sent, chosen), sum)
+        remaining: float = blocks.reduce(_remaining, sum, sent, chosen)
         if remaining == 0:
             break
         share = OVERSAMPLING * k / remaining
-        sampled = blocks.reduced(blocks.each(_far_points, sent, chosen, share, seed=seed + number), _concatenated)
+        sampled = blocks.reduce(_far_points, _concatenated, sent, chosen, share, seed=seed + number)
         chosen = torch.cat([chosen, *sampled])
     if len(chosen) < k:  # small or degenerate data: random points for the rest
-        more = blocks.reduced(blocks.each(_any_points, sent, k, seed=seed), _concatenated)
+        more = blocks.reduce(_any_points, _concatenated, sent, k, seed=seed)
         chosen = torch.cat([chosen, torch.cat([points for _, points in more])[: k - len(chosen)]])
-    votes: Sums = blocks.reduced(blocks.each(_assign, sent, chosen), _add)
+    votes: Sums = blocks.reduce(_assign, _add, sent, chosen)
     return init_centroids(context.view_of(chosen), k, "k-means++", random, votes.weights)
 
 

@@ -46,18 +46,12 @@ def rand(labels_true: Values, labels_pred: Values) -> float:
 
 
 def adjusted_rand(labels_true: Values, labels_pred: Values) -> float:
-    """Return the Rand index adjusted for chance (Hubert, Arabie 1985): 1 for the same partition, 0 for random labels.
-
-    Use it when numbers of clusters differ.
-    """
+    """Return the Rand index adjusted for chance (Hubert, Arabie 1985): for different numbers of clusters."""
     return float(metrics.adjusted_rand_score(*_codes(labels_true, labels_pred, "adjusted_rand")))
 
 
 def nmi(labels_true: Values, labels_pred: Values) -> float:
-    """Return the mutual information of two labellings divided by the mean of their entropies, from 0 to 1.
-
-    It is not adjusted for chance and grows with the number of clusters.
-    """
+    """Return the mutual information divided by the mean entropy, from 0 to 1; it grows with the number of clusters."""
     return float(metrics.normalized_mutual_info_score(*_codes(labels_true, labels_pred, "nmi")))
 
 
@@ -107,7 +101,7 @@ def _codes(labels_true: Values, labels_pred: Values, owner: str) -> tuple[NDArra
     """Return both labellings as integers, as scikit-learn warns of other numbers."""
     true, predicted = to_labels(labels_true, "labels_true", owner), to_labels(labels_pred, "labels_pred", owner)
     _check_same_shape(true, predicted, "labels_true", "labels_pred", owner)
-    # Each by itself: classes and clusters share no names.
+    # One by one: classes and clusters share no names.
     return label_codes(true, true, owner)[0], label_codes(predicted, predicted, owner)[0]
 
 

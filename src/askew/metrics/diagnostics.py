@@ -56,8 +56,8 @@ def triangle_violations(
 ) -> TriangleViolations:
     """Return how often, and by how much, a detour is shorter than the direct way: D(a, c) > D(a, b) + D(b, c).
 
-    Bregman divergences violate the triangle inequality by nature, as squared distances do; how much matters for search
-    by pruning. ``n_triples`` random triples of different points are tested; an excess within rounding does not count.
+    ``n_triples`` random triples of different points are tested; an excess within rounding does not count. Bregman
+    divergences violate the triangle inequality by nature, as squared distances do.
 
     Examples
     --------

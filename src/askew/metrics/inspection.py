@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager
-
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from torch import Tensor, nn
+from torch import Tensor
 
 from askew import checks
 from askew.divergences import Divergence, Embedded
 from askew.divergences.max_affine import MaxOfPieces
+from askew.encoders import evaluating
 from askew.potentials import Potential
 
 # Points to encode, and pairs to evaluate, at a time.
@@ -62,21 +60,8 @@ def potential_of(core: Divergence) -> Potential | None:
     return bregman.potential if bregman is core else None
 
 
-@contextmanager
-def _evaluating(module: nn.Module) -> Iterator[None]:
-    """Switch a module to evaluation mode without gradients, then back."""
-    training = [part for part in module.modules() if part.training]
-    module.eval()
-    try:
-        with torch.no_grad():
-            yield
-    finally:
-        for part in training:
-            part.training = True
-
-
 def _encode(divergence: Embedded, x: Tensor) -> Tensor:
-    with _evaluating(divergence.encoder):
+    with evaluating(divergence.encoder), torch.no_grad():
         return torch.cat([divergence.encode(block) for block in x.split(BLOCK_POINTS)])
 
 
@@ -101,7 +86,7 @@ def values(divergence: Divergence, points: Tensor, first: NDArray[np.intp], seco
     pairs, places = np.unique(first * points.shape[0] + second, return_inverse=True)
     left, right = np.divmod(pairs, points.shape[0])
     indices = (torch.from_numpy(index).to(points.device).split(BLOCK_PAIRS) for index in (left, right))
-    with _evaluating(divergence):
+    with evaluating(divergence), torch.no_grad():
         results = torch.cat([divergence(points[i], points[j]).cpu().double() for i, j in zip(*indices, strict=True)])
     bad = ~torch.isfinite(results)
     if bool(bad.any()):

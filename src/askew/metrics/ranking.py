@@ -48,8 +48,6 @@ def ranking_per_query(
 ) -> dict[str, NDArray[np.float64]]:
     """Return the scores of :func:`ranking` for each query, ``(queries,)``; NaN where a query has no such score.
 
-    Use them to find the queries that fail, or for a significance test.
-
     Examples
     --------
     >>> ranking_per_query([[1, 2], [1, 2], [1, 1]], [0, 1, 1], [0, 1])["map"].tolist()
@@ -75,8 +73,7 @@ def mean_average_precision(
     >>> mean_average_precision([[0.0, 0.0]], [1], [1, 0])  # first or second place
     0.75
     """
-    scores = _score(matrix, query_labels, item_labels, 1, exclude_self, "mean_average_precision")
-    return _mean(scores["map"])
+    return _mean(_score(matrix, query_labels, item_labels, 1, exclude_self, "mean_average_precision")["map"])
 
 
 def auc(
@@ -105,12 +102,10 @@ def auc(
 def map_at_k(
     matrix: Values, query_labels: Values, item_labels: Values | None = None, k: int = 10, *, exclude_self: bool = False
 ) -> float:
-    r"""Return MAP of the first k places.
+    r"""Return MAP of the first k places, for a user who sees k results.
 
     .. math:: AP@k = \frac{1}{\min(k, R)}
               \sum_{j \le k, \text{ relevant}} \frac{\text{relevant items in the first } j}{j}
-
-    1 means that the first places hold as many relevant items as they can. Use it when a user sees k results.
 
     Examples
     --------
@@ -139,13 +134,7 @@ def recall_at_k(
 def precision_at_1(
     matrix: Values, query_labels: Values, item_labels: Values | None = None, *, exclude_self: bool = False
 ) -> float:
-    """Return the share of queries whose nearest item is relevant, as :func:`recall_at_k` with k = 1.
-
-    Examples
-    --------
-    >>> precision_at_1([[0, 0, 1], [0, 1, 1]], [0, 1], [0, 1, 1])
-    0.25
-    """
+    """Return the share of queries whose nearest item is relevant, as :func:`recall_at_k` with k = 1."""
     return _mean(_score(matrix, query_labels, item_labels, 1, exclude_self, "precision_at_1")["precision@1"])
 
 
