@@ -1,11 +1,11 @@
-"""Cluster beside scikit-learn: time, memory, and how well a learned divergence finds clusters.
+"""Clustering compared with scikit-learn: time, memory, and how well a learned divergence finds clusters.
 
     python benchmarks/clustering.py [--quick] [--threads 2] [--rounds 3] [--iterations 10 30] [--only TEXT]
 
 Speed: 1,000,000 x 32 points in 100 clusters, the same start, the same number of Lloyd's iterations. The cases run in
 turn within one process, one round after another, and each figure is the median over the rounds: on a machine that
-others use too, only ratios within such a row mean something. Memory: each case alone in a process of its own, where the
-largest memory that the system gave to it is read before and after. Quality: the exponential mixture of the paper's
+others use as well, only ratios within such a row mean something. Memory: each case alone in one process, where the
+peak memory is read before and after. Quality: the exponential mixture of the paper's
 table of distributional clustering, purity with k-means++ and 10 starts, mean over runs with other data.
 """
 
