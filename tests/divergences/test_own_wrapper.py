@@ -35,10 +35,6 @@ class Logarithm(Divergence):
     def compute(self, x: Tensor, y: Tensor) -> Tensor:
         return self.divergence.compute(x, y).log1p()
 
-    @property
-    def inner(self) -> Divergence:
-        return self.divergence
-
     def ranks_like(self) -> Ranking | None:
         return self.divergence.ranks_like()
 

@@ -170,8 +170,9 @@ class Divergence(Rebuildable, ABC):
 
     @property
     def inner(self) -> Divergence | None:
-        """The divergence that this one wraps; None for one that wraps none."""
-        return None
+        """The divergence that this one wraps, by convention its attribute ``divergence``; None if it wraps none."""
+        inner = self._modules.get("divergence")
+        return inner if isinstance(inner, Divergence) else None
 
     def as_bregman(self) -> Bregman | None:
         """Return the Bregman divergence that equals this one, or None if there is none or it is not known.

@@ -48,10 +48,6 @@ class _Wrapper(Divergence):
     def _pair_by_pair(self) -> bool:
         return super()._pair_by_pair or self.divergence._pair_by_pair
 
-    @property
-    def inner(self) -> Divergence:
-        return self.divergence
-
     def calibrate(self, x: Tensor, y: Tensor, targets: Tensor | None = None) -> None:
         self.divergence.calibrate(x, y, None if targets is None else self._inner_targets(targets))
 
