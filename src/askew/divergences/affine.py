@@ -19,8 +19,6 @@ from askew.divergences.precision import without_nan
 from askew.potentials import Potential
 from askew.potentials.inverse import widened
 
-__all__ = ["BLOCK_ROWS", "AffineForm", "Planes"]
-
 # Rows to evaluate a potential at together: a few thousand fill the processor and stay in its cache.
 BLOCK_ROWS = 1 << 13
 

@@ -20,8 +20,6 @@ from askew.divergences.precision import autocasting, call_in, without_nan
 from askew.io import Rebuildable
 from askew.potentials import Potential
 
-__all__ = ["Bregman", "Divergence", "Ranking", "Side", "pairwise_tolerance"]
-
 # The two arguments of a divergence.
 Side = Literal["first", "second"]
 

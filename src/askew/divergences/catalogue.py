@@ -14,8 +14,6 @@ from askew.divergences.norms import DeepNorm, Euclidean, Mahalanobis, WideNorm
 from askew.divergences.quasimetrics import IQE, MRN
 from askew.divergences.wrappers import GeneralizedSymmetrized, Sqrt
 
-__all__ = ["CATALOGUE", "Entry", "make", "names"]
-
 
 @dataclass(frozen=True)
 class Entry:

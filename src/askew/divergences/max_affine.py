@@ -11,8 +11,6 @@ from torch.nn import functional
 from askew import checks
 from askew.divergences.base import Divergence
 
-__all__ = ["DeepDiv", "MaxAffine", "MaxOfPieces"]
-
 # Elements of the hidden layer of one block of rows, where no gradient is recorded: 1024 rows of the default; measured.
 BLOCK_ELEMENTS = 1600 << 10
 

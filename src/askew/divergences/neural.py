@@ -8,8 +8,6 @@ from askew import checks
 from askew.divergences.base import Bregman
 from askew.potentials import ICNN
 
-__all__ = ["NeuralBregman"]
-
 
 class NeuralBregman(Bregman):
     r"""A Bregman divergence whose potential is an input-convex network: the NBD.

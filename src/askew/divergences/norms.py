@@ -14,8 +14,6 @@ from askew.divergences.base import Bregman, Divergence, Ranking
 from askew.divergences.numerics import recompute_small, safe_sqrt
 from askew.potentials import Quadratic
 
-__all__ = ["ConcaveActivation", "DeepNorm", "Euclidean", "Mahalanobis", "MaxMean", "MaxReLU", "WideNorm"]
-
 
 def _squared_distances(x: Tensor, y: Tensor, weight: Tensor | None) -> Tensor:
     """Return ||L(x_i - y_j)||^2 for all pairs, from one matrix product; ``weight`` is L, None the identity."""

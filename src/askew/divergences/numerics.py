@@ -10,8 +10,6 @@ from torch import Tensor
 
 from askew import checks
 
-__all__ = ["recompute_small", "safe_sqrt"]
-
 # Elements of a block of rows that stay in the (last) cache between two passes over it; measured.
 BLOCK_ELEMENTS = 1 << 19
 # Pairs that are recomputed at a time.

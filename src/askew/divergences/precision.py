@@ -11,8 +11,6 @@ from torch.func import functional_call
 
 from askew import checks
 
-__all__ = ["autocasting", "call_in", "without_nan"]
-
 # A function of a module and two sets of points.
 PairFunction = Callable[..., Tensor]
 

@@ -14,8 +14,6 @@ from askew.divergences.base import Divergence, in_blocks
 from askew.divergences.norms import MaxMean
 from askew.divergences.numerics import recompute_small
 
-__all__ = ["IQE", "MRN"]
-
 
 class IQE(Divergence):
     """Interval quasimetric embedding: the lengths of unions of intervals.

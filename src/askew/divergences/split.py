@@ -11,8 +11,6 @@ from askew.divergences.base import Divergence
 from askew.divergences.catalogue import CATALOGUE, make
 from askew.divergences.wrappers import Embedded
 
-__all__ = ["EncoderAndDivergence", "split_encoder"]
-
 
 class EncoderAndDivergence(NamedTuple):
     """An encoder and the divergence between its embeddings; without an encoder, points are compared as they are."""

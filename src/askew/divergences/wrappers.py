@@ -13,17 +13,6 @@ from askew import checks, potentials
 from askew.divergences.base import Bregman, Divergence, Ranking, Side
 from askew.divergences.numerics import recompute_small, safe_sqrt
 
-__all__ = [
-    "Dual",
-    "Embedded",
-    "GeneralizedSymmetrized",
-    "Jensen",
-    "Reversed",
-    "Scaled",
-    "Sqrt",
-    "Symmetrized",
-]
-
 
 class _Wrapper(Divergence):
     """A divergence of the same points as the one it wraps, with its properties unless a subclass changes them."""

@@ -14,8 +14,6 @@ from askew.checks import NEGATIVE, POSITIVE, REAL, Domain
 from askew.io import Rebuildable
 from askew.potentials.inverse import InverseGradient, newton
 
-__all__ = ["Potential", "Scaled", "Sum", "check_potential"]
-
 
 class Potential(Rebuildable, ABC):
     """A convex function phi on a convex domain, the generator of a Bregman divergence.

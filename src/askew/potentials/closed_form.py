@@ -14,18 +14,6 @@ from askew.potentials import kernels
 from askew.potentials.base import Potential
 from askew.potentials.inverse import InverseGradient
 
-__all__ = [
-    "Burg",
-    "ClosedForm",
-    "Exponential",
-    "FermiDirac",
-    "LogSumExp",
-    "NegativeEntropy",
-    "PowerNorm",
-    "Quadratic",
-    "Separable",
-]
-
 
 class ClosedForm(Potential):
     """A potential whose gradient can be inverted by a formula."""

@@ -9,8 +9,6 @@ from askew import checks
 from askew.checks import REAL
 from askew.potentials.base import Potential, check_potential
 
-__all__ = ["AffinePrecomposed"]
-
 
 class AffinePrecomposed(Potential):
     """A potential after an affine map, phi(x) = inner(A x + b).

@@ -10,8 +10,6 @@ from askew.potentials.base import Potential, Scaled, check_potential
 from askew.potentials.closed_form import ClosedForm
 from askew.potentials.inverse import InverseGradient, inverse_hessian, newton, working_dtype
 
-__all__ = ["Conjugate"]
-
 # A row is solved if its residual is below this times max |g| (plus a little, for g = 0).
 SOLVED = 1e-6
 SOLVED_AT_ZERO = 1e-9

@@ -14,8 +14,6 @@ from askew.checks import REAL, Domain
 from askew.potentials.base import Potential
 from askew.potentials.inverse import widened, working_dtype
 
-__all__ = ["ConvexityReport", "FromFunction", "check_convexity"]
-
 # The textbook formula has lost 10 of its 16 digits where the divergence is this small a part of its terms.
 CANCELLED = 1e-6
 # Gauss-Legendre rule with 8 points on [0, 1]: distances of the nodes from 1/2, and their weights.

@@ -12,8 +12,6 @@ from torch import Tensor, nn
 from askew import checks
 from askew.checks import Domain
 
-__all__ = ["InverseGradient", "inverse_hessian", "newton", "widened", "working_dtype"]
-
 ModuleType = TypeVar("ModuleType", bound=nn.Module)
 # An askew.potentials.Potential; their module imports this one.
 Potential = Any

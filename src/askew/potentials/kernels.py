@@ -12,20 +12,6 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-__all__ = [
-    "entropy",
-    "exponential",
-    "exponential_difference",
-    "itakura_saito",
-    "log_ratio",
-    "power_divergence",
-    "relative_entropy",
-    "signed_power",
-    "signed_power_difference",
-    "softmax_difference",
-    "softmax_divergence",
-]
-
 
 def entropy(x: Tensor) -> Tensor:
     """Return x log x, 0 at x = 0 and NaN below.

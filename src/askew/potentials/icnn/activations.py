@@ -25,8 +25,6 @@ from torch import Tensor
 from askew import checks
 from askew._torch_compat import in_transform
 
-__all__ = ["ACTIVATIONS", "Activation", "ReLU", "Softplus", "Squareplus", "Workspace"]
-
 # Constants that the in-place kernels add to; they only run on the CPU.
 ONE = {dtype: torch.ones((), dtype=dtype) for dtype in (torch.float32, torch.float64)}
 HALF = {dtype: one / 2 for dtype, one in ONE.items()}

@@ -16,8 +16,6 @@ from torch import Tensor
 
 from askew.potentials.icnn.activations import Activation
 
-__all__ = ["BasePoint", "Layer", "Layers"]
-
 
 class Layer(NamedTuple):
     """One layer: z -> g(z W_z + y W_x + b).

@@ -11,8 +11,6 @@ from askew import checks
 from askew.potentials.base import Potential
 from askew.potentials.icnn.terms import Network, QuadraticTerm, SeparableTerm, Term
 
-__all__ = ["ICNN"]
-
 # Without a gradient to record, rows are evaluated in blocks that stay in the cache: entries of the widest layer of a
 # block, and the bounds of its rows. Fewer rows make slow products, and more are not faster.
 BLOCK_ENTRIES = 1 << 18

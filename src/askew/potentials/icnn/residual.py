@@ -25,8 +25,6 @@ from askew import checks
 from askew.potentials.icnn.activations import Workspace
 from askew.potentials.icnn.layers import Layers
 
-__all__ = ["differentiable_gradients", "residual"]
-
 
 def residual(network: Layers, y: Tensor, h: Tensor) -> Tensor:
     """Return D(y + h, y) row by row for `h` of shape (n, dim) and `y` of the same, or of a single row.

@@ -21,8 +21,6 @@ from askew.potentials.icnn.activations import ACTIVATIONS, Activation, Squareplu
 from askew.potentials.icnn.layers import Layer, Layers
 from askew.potentials.icnn.residual import differentiable_gradients, residual
 
-__all__ = ["NONNEGATIVE", "Network", "QuadraticTerm", "SeparableTerm", "Term"]
-
 # Points to evaluate hidden units at together.
 BLOCK_ROWS = 4096
 
