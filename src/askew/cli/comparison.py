@@ -24,6 +24,8 @@ from askew.encoders import Standardize
 from askew.estimators import DivergenceLearner
 from askew.training import TrainingDivergedError
 
+__all__ = ["SCORES", "Leaderboard", "Standing", "compare"]
+
 # Heading and digits of each score; all but the seconds are better if higher. The first one decides.
 SCORES: dict[str, tuple[str, int]] = {
     "map": ("MAP", 3),
