@@ -29,7 +29,7 @@ TAGS = frozenset(
         r"\w+",
         """
         html head meta title style link body header main footer section nav aside script noscript
-        h1 h2 h3 p ul ol li dl dt dd details summary figure figcaption img div span br a
+        h1 h2 h3 h4 p ul ol li dl dt dd details summary figure figcaption img div span br a
         strong em b i small code kbd table caption thead tbody tr th td
         button label input select option fieldset legend output form datalist canvas
         svg g text line circle polyline path rect defs pattern clippath
