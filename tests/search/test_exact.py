@@ -20,7 +20,7 @@ import askew
 from askew.divergences import Bregman, Divergence, Dual, Embedded, Jensen, Reversed, Symmetrized, make
 from askew.encoders import SmallCNN
 from askew.potentials import NegativeEntropy
-from askew.search import ExactIndex, FaissIndex, certified, local
+from askew.search import ExactIndex, FaissIndex, local
 from askew.search.inner_product import DIRECTIONS
 
 Floats = NDArray[np.floating[Any]]
@@ -223,7 +223,6 @@ def test_small_blocks_change_nothing(monkeypatch: pytest.MonkeyPatch, name: str)
     index.remove(np.arange(0, 500, 9))
     wanted = index.search(queries, 9)
     monkeypatch.setattr(local, "BLOCK_ENTRIES", 600)
-    monkeypatch.setattr(certified, "BLOCK_ROWS", 64)
     monkeypatch.setattr("askew.search.base.BLOCK_PAIRS", 32)
     monkeypatch.setattr("askew.search.base.RERANKED_PAIRS", 50)
     values, ids = index.search(queries, 9)

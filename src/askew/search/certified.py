@@ -18,7 +18,7 @@ all pairs.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -27,9 +27,8 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from askew import checks
-from askew._parallel import slices, workers
-from askew.search.inner_product import BLOCK_ROWS, InnerProductForm
-from askew.search.store import Store
+from askew._parallel import workers
+from askew.search.inner_product import InnerProductForm
 
 # Candidates beyond k at first, and at most.
 SPARE_CANDIDATES = 8
@@ -80,47 +79,6 @@ def masked_key(keys: Tensor) -> Tensor:
     return key
 
 
-class Keys:
-    """The keys of all rows of a store in order, ``(rows, size)``; a flat FAISS index of them may scan them instead."""
-
-    def __init__(self, keys: Tensor, sizes: Sizes, engine: Any = None) -> None:
-        self.keys = keys
-        self.dtype = keys.dtype
-        self.sizes = sizes
-        self.engine = engine
-
-    def largest(self, vectors: Tensor, k: int) -> tuple[Tensor, Tensor]:
-        """Return the k largest inner products of each vector with the keys, and their rows."""
-        if self.engine is None:
-            return largest_products(vectors, [self.keys], k)
-        scores, rows = self.engine.search(vectors.contiguous().numpy(), k)
-        scores[rows < 0] = np.nan  # FAISS skips products that are NaN
-        return torch.from_numpy(scores), torch.from_numpy(rows)
-
-
-class LazyKeys:
-    """Keys that are computed block by block in each pass, for an index that does not hold them."""
-
-    def __init__(self, form: InnerProductForm, store: Store, owner: str) -> None:
-        self.form = form
-        self.store = store
-        self.owner = owner
-        self.dtype = form.centre.dtype
-        self.sizes = NO_SIZES
-
-    def largest(self, vectors: Tensor, k: int) -> tuple[Tensor, Tensor]:
-        """Return what :meth:`Keys.largest` does."""
-        return largest_products(vectors, self._blocks(), k)
-
-    def _blocks(self) -> Iterator[Tensor]:
-        for part in slices(self.store.rows, BLOCK_ROWS):
-            keys = self.form.plain_keys(torch.from_numpy(self.store.values[part]))
-            self.sizes = self.sizes.joined(sizes_of(keys.numpy(), self.owner))
-            if self.store.live is not None:
-                keys[torch.from_numpy(~self.store.live[part])] = masked_key(keys)
-            yield keys
-
-
 def rounding_error(vectors: Tensor, sizes: Sizes) -> Tensor:
     """Return, for each query, a bound of the rounding error of its inner products with keys, ``(n,)``.
 
@@ -141,16 +99,18 @@ def nearest_by_keys(
     queries: Tensor,
     k: int,
     form: InnerProductForm,
-    keys: Keys | LazyKeys,
+    keys: Tensor,
+    sizes: Sizes,
     count: int,
     rank: Callable[[Tensor, RowNumbers], tuple[Tensor, RowNumbers]],
     by_pairs: Callable[[Tensor, int], RowNumbers],
     owner: str,
+    engine: Any = None,
 ) -> tuple[Tensor, RowNumbers]:
     """Return the divergences and the rows of the k nearest of ``count`` items; see the theorem above.
 
     ``rank`` gives the k nearest among candidates by their exact divergences, where -1 is no candidate; ``by_pairs``
-    gives that many candidates by the divergences of all pairs.
+    gives that many candidates by the divergences of all pairs. A flat FAISS index of the keys may scan them.
     """
     rows = np.empty((len(queries), k), np.int64)
     values = queries.new_empty(len(queries), k)
@@ -160,12 +120,16 @@ def nearest_by_keys(
     while len(waiting):
         subset = queries[waiting]
         vectors = form.plain_queries(subset).to(keys.dtype)
-        scores, numbers = keys.largest(vectors, width)
+        if engine is None:
+            scores, numbers = largest_products(vectors, [keys], width)
+        else:
+            scores, numbers = map(torch.from_numpy, engine.search(vectors.contiguous().numpy(), width))
+            scores[numbers < 0] = torch.nan  # FAISS skips products that are NaN
         if not bool(torch.isfinite(scores).all()):
             must = f"of a size whose products with the items fit {keys.dtype}"
             hint = "Scale the points, or use ExactIndex with float64."
             raise ValueError(checks.message(f"queries of {owner}", must, "products that overflow", hint))
-        error = rounding_error(vectors, keys.sizes)
+        error = rounding_error(vectors, sizes)
         # A candidate that is behind the k-th by more than rounding needs no exact value.
         behind = scores < (scores[:, k - 1] - 2 * error)[:, None]
         found, chosen = rank(subset, numbers.masked_fill(behind, -1).numpy())

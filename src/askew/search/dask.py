@@ -18,7 +18,7 @@ from askew._parallel import over_blocks
 from askew.divergences import Divergence, split_encoder
 from askew.encoders import as_points, encode
 from askew.search.base import Found
-from askew.search.exact import ExactIndex
+from askew.search.exact import ExactIndex, merged
 
 # Pairs whose divergence is computed at a time.
 SCORED_PAIRS = 1 << 11
@@ -107,10 +107,8 @@ def _merged(parts: list[_Answer], k: int) -> _Answer:
     """Return the k nearest of answers about consecutive rows; of equal ones, the first rows."""
     known = [part for part in parts if part.rows] or parts[:1]
     offsets = np.cumsum([0, *(part.rows for part in known)])
-    values = np.concatenate([part.values for part in known], 1)
-    places = np.concatenate([part.places + offset for part, offset in zip(known, offsets[:-1], strict=True)], 1)
-    order = np.lexsort((places, values), axis=1)[:, :k]
-    return _Answer(np.take_along_axis(values, order, 1), np.take_along_axis(places, order, 1), int(offsets[-1]))
+    answers = [(part.values, part.places + offset) for part, offset in zip(known, offsets[:-1], strict=True)]
+    return _Answer(*merged(answers, k), int(offsets[-1]))
 
 
 def score_blocks(divergence: object, first: Any, second: Any) -> Any:

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
-from askew.search.base import RowNumbers
-from askew.search.certified import Keys, Sizes, masked_key, sizes_of
+from askew.search.base import Found, Index, RowNumbers
+from askew.search.certified import Sizes, masked_key, sizes_of
 from askew.search.inner_product import InnerProductForm, fill_keys, form_for, sample_of
 from askew.search.local import OUTGROWN, LocalIndex
 from askew.search.store import Store
@@ -81,7 +83,26 @@ class ExactIndex(LocalIndex):
         state = self._state
         if state is None:
             return self._by_pairs(queries, k)
-        return self._by_keys(queries, k, state.form, Keys(torch.from_numpy(state.keys.values), state.sizes))
+        return self._by_keys(queries, k, state.form, torch.from_numpy(state.keys.values), state.sizes)
 
     def _exact(self, queries: Tensor, k: int) -> tuple[Tensor, RowNumbers]:
         return self._search(queries, k)
+
+
+def nearest_in_blocks(
+    index: Index, blocks: Iterable[tuple[NDArray[Any], NDArray[Any]]], queries: Tensor, k: int
+) -> tuple[Tensor, RowNumbers]:
+    """Return the k nearest of items that come in blocks with their ids, by an exact search of each block."""
+    best = queries[:, :0].numpy(), np.empty((len(queries), 0), np.int64)
+    for items, ids in blocks:
+        block = ExactIndex(index.divergence, index.direction)
+        block.add(items, ids)
+        best = merged([best, block.search(queries, min(k, len(ids)))], k)
+    return torch.from_numpy(best[0]), best[1]
+
+
+def merged(answers: Iterable[Found], k: int) -> Found:
+    """Return the k nearest of several answers to the same queries; of equal ones, the smaller ids."""
+    values, ids = (np.concatenate(parts, 1) for parts in zip(*answers, strict=True))
+    order = np.lexsort((ids, values), axis=1)[:, :k]
+    return np.take_along_axis(values, order, 1), np.take_along_axis(ids, order, 1)

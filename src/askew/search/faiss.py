@@ -18,10 +18,10 @@ from numpy.typing import ArrayLike, NDArray
 from torch import Tensor
 
 from askew import checks, io
-from askew._parallel import release_memory
+from askew._parallel import release_memory, slices
 from askew.encoders import as_points
 from askew.search.base import RowNumbers
-from askew.search.certified import NO_SIZES, Keys, Sizes, largest_products, masked_key, sizes_of
+from askew.search.certified import NO_SIZES, Sizes, largest_products, masked_key, sizes_of
 from askew.search.engines import (
     KINDS,
     check_engine,
@@ -32,6 +32,7 @@ from askew.search.engines import (
     read_engine,
     search_engine,
 )
+from askew.search.exact import nearest_in_blocks
 from askew.search.folder import INDEX
 from askew.search.inner_product import InnerProductForm, fill_keys, form_for, sample_of
 from askew.search.local import OUTGROWN, LocalIndex
@@ -42,6 +43,8 @@ WIDE = 96
 # Queries that set the effort, and how many neighbours of each are to be found.
 TUNING_QUERIES = 256
 TUNING_NEIGHBOURS = 10
+# Items whose keys are computed at a time for an exact search.
+EXACT_ROWS = 1 << 16
 
 
 @dataclass
@@ -241,7 +244,7 @@ class FaissIndex(LocalIndex):
         checks.check_size(state.effort, "effort of FaissIndex")
         if state.kind == "flat":
             scanner = state.engine if state.engine.d >= WIDE else None
-            return self._by_keys(queries, k, state.form, Keys(state.flat_keys(), state.sizes, scanner))
+            return self._by_keys(queries, k, state.form, state.flat_keys(), state.sizes, scanner)
         kind = KINDS[state.kind]
         vectors = kind.padded(state.form.queries(queries).float().numpy())
         width = min(kind.candidates(k), len(store))
@@ -254,6 +257,13 @@ class FaissIndex(LocalIndex):
         if len(short):  # the lists that were visited held fewer than k items
             values[short], ids[short] = self._exact(queries[torch.from_numpy(short)], k)
         return values, ids
+
+    def _exact(self, queries: Tensor, k: int) -> tuple[Tensor, RowNumbers]:
+        store = self._items
+        rows = np.arange(store.rows) if store.live is None else np.flatnonzero(store.live)
+        blocks = ((store.values[rows[part]], rows[part]) for part in slices(len(rows), EXACT_ROWS))
+        values, nearest = nearest_in_blocks(self, blocks, queries, k)
+        return values, store.ids[nearest]
 
     def tune(self, queries: ArrayLike | Tensor, k: int = 10, recall: float | None = None) -> int:
         """Set the effort that finds this fraction of the k nearest of some hundred typical queries, and return it.

@@ -21,9 +21,9 @@ from askew._parallel import release_memory
 from askew.encoders import as_points
 from askew.io import Rows
 from askew.search.base import Content, Index, RowNumbers, each_block
-from askew.search.certified import SPARE_CANDIDATES, Keys, LazyKeys, nearest_by_keys
+from askew.search.certified import SPARE_CANDIDATES, Sizes, nearest_by_keys
 from askew.search.folder import INDEX, load_model, read_index, restored_store
-from askew.search.inner_product import InnerProductForm, form_for, sample_of
+from askew.search.inner_product import InnerProductForm
 from askew.search.store import Store, check_ids, listed
 
 # Rebuild when the fraction of removed rows exceeds this, or when an index has this many times the items it was built
@@ -222,23 +222,17 @@ class LocalIndex(Index):
 
     # ------------------------------------------------------------------ exact search
 
-    def _exact(self, queries: Tensor, k: int) -> tuple[Tensor, RowNumbers]:
-        if self.divergence.ranks_like() is None:
-            return self._by_pairs(queries, k)
-        store, owner = self._items, type(self).__name__
-        sample = sample_of([torch.from_numpy(store.values)])
-        form = form_for(self.divergence, self.direction, "inner-product", sample, owner)
-        return self._by_keys(queries, k, form, LazyKeys(form, store, owner))
-
     def _by_keys(
-        self, queries: Tensor, k: int, form: InnerProductForm, keys: Keys | LazyKeys
+        self, queries: Tensor, k: int, form: InnerProductForm, keys: Tensor, sizes: Sizes, engine: Any = None
     ) -> tuple[Tensor, RowNumbers]:
+        """Search by inner products, for divergences that rank as they do."""
         store, owner = self._items, type(self).__name__
 
         def rank(some: Tensor, rows: RowNumbers) -> tuple[Tensor, RowNumbers]:
             return self._ranked(some, store.values, rows, k)
 
-        values, rows = nearest_by_keys(queries, k, form, keys, len(store), rank, self._nearest_by_pairs, owner)
+        by_pairs = self._nearest_by_pairs
+        values, rows = nearest_by_keys(queries, k, form, keys, sizes, len(store), rank, by_pairs, owner, engine)
         return values, store.ids[rows]
 
     def _by_pairs(self, queries: Tensor, k: int) -> tuple[Tensor, RowNumbers]:

@@ -18,7 +18,7 @@ from askew import checks, io
 from askew.encoders import as_points
 from askew.search import milvus_client
 from askew.search.base import Content, Found, Index, RowNumbers
-from askew.search.exact import ExactIndex
+from askew.search.exact import nearest_in_blocks
 from askew.search.folder import load_model, read_index
 from askew.search.inner_product import BLOCK_ROWS, InnerProductForm, form_for
 from askew.search.milvus_client import ID, ITEM, KEY, KINDS, MOST_CANDIDATES, Collection, Fields, is_address
@@ -415,12 +415,7 @@ class MilvusIndex(Index):
         return torch.cat(values), np.concatenate(found)
 
     def _exact(self, queries: Tensor, k: int) -> tuple[Tensor, RowNumbers]:
-        values, ids = queries.new_empty(len(queries), 0).numpy(), np.empty((len(queries), 0), np.int64)
-        for rows, items in self._collection.pages([ITEM]):
-            page = ExactIndex(self.divergence, self.direction)
-            page.add(items, [row[ID] for row in rows])
-            more = page.search(queries, min(k, len(rows)))
-            values, ids = (np.concatenate(pair, 1) for pair in zip((values, ids), more, strict=True))
-            order = np.lexsort((ids, values), axis=1)[:, :k]
-            values, ids = np.take_along_axis(values, order, 1), np.take_along_axis(ids, order, 1)
-        return torch.from_numpy(values), ids
+        pages = self._collection.pages([ITEM])
+        return nearest_in_blocks(
+            self, ((items, np.array([row[ID] for row in rows])) for rows, items in pages), queries, k
+        )
