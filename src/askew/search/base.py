@@ -30,8 +30,6 @@ from askew.search.lock import ReadWriteLock
 # Pairs whose divergence is computed at a time, and numbers in the items of these.
 BLOCK_PAIRS = 1 << 11
 BLOCK_NUMBERS = 1 << 17
-# Candidates of all queries that are ranked at a time.
-RERANKED_PAIRS = 1 << 18
 
 RowNumbers = NDArray[np.int64]
 Found = tuple[NDArray[Any], RowNumbers]
@@ -292,19 +290,11 @@ class Index(ABC):
 
         ``items`` is indexed by ``rows``, ``(n, candidates)``. Of equals the smaller row comes first.
         """
-        n, width = rows.shape
-        k = min(k, width)
-        result, chosen = queries.new_empty(n, k), np.empty((n, k), np.int64)
-        height = max(1, RERANKED_PAIRS // max(1, width))
-        for start in range(0, n, height):
-            block = rows[start : start + height]
-            present = block >= 0
-            values = np.full(block.shape, np.inf, result.numpy().dtype)
-            values[present] = self._values(queries, items, np.nonzero(present)[0] + start, block[present]).numpy()
-            order = np.lexsort((block, values, ~present), axis=1)[:, :k]
-            result[start : start + height] = torch.from_numpy(np.take_along_axis(values, order, 1))
-            chosen[start : start + height] = np.take_along_axis(block, order, 1)
-        return result, chosen
+        present = rows >= 0
+        values = np.full(rows.shape, np.inf, queries.numpy().dtype)
+        values[present] = self._values(queries, items, np.nonzero(present)[0], rows[present]).numpy()
+        order = np.lexsort((rows, values, ~present), axis=1)[:, :k]
+        return torch.from_numpy(np.take_along_axis(values, order, 1)), np.take_along_axis(rows, order, 1)
 
 
 def each_block(

@@ -66,14 +66,10 @@ class LocalIndex(Index):
 
     def add(self, items: ArrayLike | Tensor, ids: ArrayLike | None = None) -> None:
         """Add items, ``(n, dim)``; see :meth:`Index.add`. After an error the index is what it was before."""
-        points = as_points(items)
-        if self._divergence is None:
-            with self._first_items():
-                self._add(self._embed(points, "items"), ids)
-            return
-        embeddings = self._embed(points, "items")  # while other changes go on
-        with self._lock.prepare():
-            self._add(embeddings, ids)
+        points, known = as_points(items), self._divergence is not None
+        embeddings = self._embed(points, "items") if known else points  # while other changes go on
+        with self._first_items():
+            self._add(embeddings if known else self._embed(points, "items"), ids)
 
     @contextlib.contextmanager
     def _first_items(self) -> Iterator[None]:
