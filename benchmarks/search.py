@@ -5,7 +5,7 @@
 
 Data are clusters of different shapes, the divergence is learned from labelled points of them. Cases that are compared
 run in turn within one process, one round after another, and each time is the median over the rounds: on a machine that
-others use too, only ratios within a table mean something. Build and memory are measured in a process each.
+others use as well, only ratios within a table mean something. Build and memory are measured in a process each.
 """
 
 from __future__ import annotations

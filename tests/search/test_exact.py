@@ -363,7 +363,7 @@ OPERATIONS = st.lists(
 @settings(max_examples=40, deadline=None, derandomize=True)
 @given(operations=OPERATIONS, seed=st.integers(0, 1000))
 def test_a_random_life(kind: str, operations: list[tuple[str, Any]], seed: int) -> None:
-    """Add, remove and search in any order, beside a plain dict."""
+    """Add, remove and search in any order, compared with a plain dict."""
     random = np.random.default_rng(seed)
     divergence = made("iqe" if kind == "pairs" else "kl")
     index: ExactIndex | FaissIndex

@@ -195,7 +195,7 @@ def test_first_points_on_the_boundary(name: str, edges: list[float], direction: 
     on_edge = sets["queries" if direction == "query-first" else "items"]
     for number, edge in enumerate(edges):
         on_edge[number::3, number] = edge
-    on_edge[:, 3] = 0  # in all of them, so that their mean is on the boundary too
+    on_edge[:, 3] = 0  # in all of them, and their mean is on the boundary as well
     if name == "kl-simplex":
         on_edge /= on_edge.sum(1, keepdim=True)
     reduction = keys_and_queries(divergence, direction, form, sets["items"])

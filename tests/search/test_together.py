@@ -250,7 +250,7 @@ def test_blocks_from_two_threads(kind: str, second: int) -> None:
     np.testing.assert_array_equal(nearest(index, POINTS[: 1000 + second]), np.arange(1000 + second))
 
 
-def test_failed_addition_beside_another_does_not_forget_the_divergence(tmp_path: Path) -> None:
+def test_failed_addition_does_not_forget_the_divergence_of_another(tmp_path: Path) -> None:
     index = ExactIndex("kl")
     inside, go = threading.Event(), threading.Event()
 
@@ -306,7 +306,7 @@ def test_searches_go_on_while_the_index_is_saved(kind: str, monkeypatch: pytest.
 
 
 @EVERY_KIND
-def test_every_answer_beside_changes_is_right(kind: str) -> None:
+def test_every_answer_during_changes_is_right(kind: str) -> None:
     index = KINDS[kind]()
     index.add(POINTS[:1000])
     stop = threading.Event()
