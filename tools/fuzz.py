@@ -3,7 +3,7 @@
     python tools/fuzz.py [TARGET ... | all | files | numbers] [--cases N] [--minutes M] [--seed S] [--engine E]
 
 A case is a function of target, seed and number, so that each can be repeated: ``--seed S --first N --cases 1``. Rules:
-the library gives a right answer, or refuses in words: an error whose message says what must be and what was got.
+the library gives a right answer, or refuses: an error whose message says what must be and what was got.
 Everything else is a failure: another error, a crash, more than 2 s of processor time, memory beyond 1 GiB, and a wrong
 answer. Targets run in processes of their own. Failing inputs and the lines that repeat them go to the folder
 ``build/fuzz``. Of the numeric targets one call checks many rows, each with its own values; both are counted.

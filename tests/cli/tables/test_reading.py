@@ -210,7 +210,7 @@ def test_bundled_tables(name: str) -> None:
 
 
 def test_damaged_files_are_errors_in_words(tmp_path: Path) -> None:
-    """Files with random changes are read, or refused in words; nothing else happens."""
+    """Files with random changes are read, or refused with an error message; nothing else happens."""
     random = np.random.default_rng(0)
     np.save(tmp_path / "a.npy", random.normal(size=(5, 3)))
     np.savez(tmp_path / "a.npz", X=random.normal(size=(5, 3)), y=np.array(list("abcde")))
