@@ -3,6 +3,7 @@
 from askew.divergences.affine import AffineForm, Planes
 from askew.divergences.base import Bregman, Divergence, Ranking, pairwise_tolerance
 from askew.divergences.catalogue import CATALOGUE, Entry, make, names
+from askew.divergences.drift import Drift
 from askew.divergences.max_affine import DeepDiv, MaxAffine
 from askew.divergences.neural import NeuralBregman
 from askew.divergences.norms import DeepNorm, Euclidean, Mahalanobis, WideNorm
@@ -28,6 +29,7 @@ __all__ = [
     "DeepDiv",
     "DeepNorm",
     "Divergence",
+    "Drift",
     "Dual",
     "Embedded",
     "EncoderAndDivergence",

@@ -119,11 +119,14 @@ class Divergence(Rebuildable, ABC):
 
     def forward(self, x: Tensor, y: Tensor) -> Tensor:
         """Return D(x, y) row by row: ``(..., dim), (..., dim) -> (...)``, with broadcasting."""
+        return self._row_by_row(_compute, x, y)
+
+    def _row_by_row(self, hook: Callable[..., Tensor], x: Tensor, y: Tensor) -> Tensor:
         if self.dim is None:  # points are what an encoder takes; the divergence behind it checks their embeddings
-            return self.compute(x, y)
+            return hook(self, x, y)
         x, y = self._to_own_dtype(x, y)
         x, y = checks.check_pair(x, y, self.dim, type(self).__name__, self.dtype)
-        return self._evaluate(_compute, x, y, matrix=False)
+        return self._evaluate(hook, x, y, matrix=False)
 
     def pairwise(self, x: Tensor, y: Tensor) -> Tensor:
         """Return D between all rows of two sets: ``(n, dim), (m, dim) -> (n, m)``."""
@@ -153,11 +156,12 @@ class Divergence(Rebuildable, ABC):
         """Whether pairs are computed one by one: any pair may overflow then, and looking at all values is cheap."""
         return type(self).compute_pairwise is Divergence.compute_pairwise
 
-    def calibrate(self, x: Tensor, y: Tensor, targets: Tensor | None = None) -> None:
+    def calibrate(self, x: Tensor, y: Tensor, targets: Tensor | None = None, median: float = 1.0) -> None:
         """Fit the fixed scales of the model to pairs of points ``(n, dim)`` before training.
 
         Models with such buffers standardise their input by the pooled points and scale their output: the mean of
-        D(x, y) becomes that of ``targets``, ``(n,)``, or, without targets, its median becomes 1. Others do nothing.
+        D(x, y) becomes that of ``targets``, ``(n,)``, or, without targets, its median becomes ``median``. Others do
+        nothing.
         """
 
     # ------------------------------------------------------------------ questions of search, clustering and metrics
@@ -192,6 +196,21 @@ class Divergence(Rebuildable, ABC):
         """
         bregman = self.as_bregman()
         return None if bregman is None else Ranking(bregman)
+
+    def order(self, x: Tensor, y: Tensor) -> Tensor:
+        """Return numbers that order pairs as D does, and that may differ where D is 0: ``(..., dim) x 2 -> (...)``.
+
+        Search ranks candidates by it, and :meth:`from_order` turns it into D(x, y).
+        """
+        return self._row_by_row(_compute_order, x, y)
+
+    def compute_order(self, x: Tensor, y: Tensor) -> Tensor:
+        """Return :meth:`order` for checked points; by default D itself."""
+        return self.compute(x, y)
+
+    def from_order(self, order: Tensor) -> Tensor:
+        """Return D(x, y) from what :meth:`order` returned."""
+        return order
 
     def takes_boundary(self, side: Side) -> bool:
         """Return whether the ``"first"`` or ``"second"`` argument may lie on the boundary of the domain."""
@@ -234,7 +253,7 @@ class Divergence(Rebuildable, ABC):
                 checks.check_finite(x, "x", type(self).__name__)
                 checks.check_finite(y, "y", type(self).__name__)
                 pairs = (x[:, None], y) if matrix else (x, y)
-                return without_nan(result, self, _compute, *pairs)
+                return without_nan(result, self, _compute if matrix else hook, *pairs)
         return result
 
     def extra_repr(self) -> str:
@@ -310,8 +329,8 @@ class Bregman(Divergence):
     def takes_boundary(self, side: Side) -> bool:
         return side == "first" and self.potential.boundary
 
-    def calibrate(self, x: Tensor, y: Tensor, targets: Tensor | None = None) -> None:
-        self.potential.calibrate(x, y, targets)
+    def calibrate(self, x: Tensor, y: Tensor, targets: Tensor | None = None, median: float = 1.0) -> None:
+        self.potential.calibrate(x, y, targets, median)
 
 
 def in_blocks(function: Callable[..., Tensor], x: Tensor, y: Tensor, width: int, dim: int = 0) -> Tensor:
@@ -344,6 +363,10 @@ def _dtype(module: nn.Module) -> torch.dtype | None:
 
 def _compute(divergence: Divergence, x: Tensor, y: Tensor) -> Tensor:
     return divergence.compute(x, y)
+
+
+def _compute_order(divergence: Divergence, x: Tensor, y: Tensor) -> Tensor:
+    return divergence.compute_order(x, y)
 
 
 def _compute_pairwise(divergence: Divergence, x: Tensor, y: Tensor) -> Tensor:

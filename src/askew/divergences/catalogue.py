@@ -5,14 +5,17 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
+from torch import nn
+
 from askew import checks, potentials
 from askew.checks import POSITIVE, REAL, SIMPLEX, UNIT_BOX, Domain
 from askew.divergences.base import Bregman, Divergence
+from askew.divergences.drift import Drift
 from askew.divergences.max_affine import DeepDiv, MaxAffine
 from askew.divergences.neural import NeuralBregman
 from askew.divergences.norms import DeepNorm, Euclidean, Mahalanobis, WideNorm
 from askew.divergences.quasimetrics import IQE, MRN
-from askew.divergences.wrappers import GeneralizedSymmetrized, Sqrt
+from askew.divergences.wrappers import Embedded, GeneralizedSymmetrized, Sqrt
 
 
 @dataclass(frozen=True)
@@ -31,6 +34,8 @@ class Entry:
         Whether it has parameters to learn.
     domain : Domain
         Where its points must lie.
+    head : callable or None
+        Makes it behind an encoder, where that is another form; the user gives the same name.
     """
 
     name: str
@@ -38,17 +43,40 @@ class Entry:
     summary: str
     learned: bool = True
     domain: Domain = REAL
+    head: Callable[[int], Divergence] | None = None
 
 
 def _closed(name: str, potential: Callable[[int], potentials.Potential], summary: str, domain: Domain = REAL) -> Entry:
     return Entry(name, lambda dim: Bregman(potential(dim)), summary, learned=False, domain=domain)
 
 
+def _head(dim: int) -> NeuralBregman:
+    """Return the NBD behind an encoder: the quadratic term would only repeat the encoder's last layer."""
+    return NeuralBregman(dim, quadratic=0)
+
+
+def _light(dim: int) -> Drift:
+    return Drift(NeuralBregman(dim, widths=(), separable=0), root=True)
+
+
 CATALOGUE: dict[str, Entry] = {
     entry.name: entry
     for entry in (
-        Entry("nbd", NeuralBregman, "neural Bregman divergence with quadratic and separable terms"),
+        Entry("nbd", NeuralBregman, "neural Bregman divergence with quadratic and separable terms", head=_head),
         Entry("nbd-paper", NeuralBregman.paper, "neural Bregman divergence as in the paper"),
+        Entry(
+            "drift",
+            lambda dim: Drift(NeuralBregman(dim)),
+            "neural Bregman divergence with a learned direction",
+            head=lambda dim: Drift(_head(dim)),
+        ),
+        Entry(
+            "drift-root",
+            lambda dim: Drift(NeuralBregman(dim), root=True),
+            "square root of drift, for targets that grow like a distance",
+            head=lambda dim: Drift(_head(dim), root=True),
+        ),
+        Entry("drift-mahalanobis", _light, "drift on a Mahalanobis distance: the lightest directed one"),
         Entry("deep-div", DeepDiv, "maximum of 50 small networks (Cilingir et al. 2020)"),
         Entry("deep-div-affine", MaxAffine, "maximum of 50 affine functions, learned by gradient"),
         Entry("pbdl", MaxAffine, "maximum of affine functions, the form of PBDL (Siahkamari et al. 2020)"),
@@ -93,20 +121,26 @@ def names() -> list[str]:
     Examples
     --------
     >>> names()[:3]
-    ['nbd', 'nbd-paper', 'deep-div']
+    ['nbd', 'nbd-paper', 'drift']
     """
     return list(CATALOGUE)
 
 
-def make(name: str, dim: int) -> Divergence:
-    """Return a new divergence by its name.
+def make(name: str, dim: int, encoder: nn.Module | None = None, second: nn.Module | None = None) -> Divergence:
+    """Return a new divergence by its name, alone or behind an encoder.
 
     Parameters
     ----------
     name
         One of :func:`names`.
     dim
-        Number of features.
+        Number of features that it compares: of the points, or of what the encoder returns.
+    encoder
+        A module that maps points to ``(n, dim)``, to be learned with it: the result is an :class:`Embedded`. Behind an
+        encoder ``"nbd"``, ``"drift"`` and ``"drift-root"`` have no quadratic term, which the encoder's last layer
+        makes superfluous.
+    second
+        The encoder of the second argument, if that is another one.
 
     Examples
     --------
@@ -115,6 +149,14 @@ def make(name: str, dim: int) -> Divergence:
       dim=3, symmetric=False, triangle=False, domain=positive
       (potential): NegativeEntropy(dim=3, domain=positive)
     )
+    >>> import torch
+    >>> make("drift", 16, encoder=nn.Linear(100, 16)).pairwise(torch.randn(4, 100), torch.randn(5, 100)).shape
+    torch.Size([4, 5])
     """
     checks.check_name(name, CATALOGUE, "name of a divergence")
-    return CATALOGUE[name].factory(checks.check_size(dim, f"dim of {name!r}"))
+    dim, entry = checks.check_size(dim, f"dim of {name!r}"), CATALOGUE[name]
+    if encoder is None:
+        if second is not None:
+            raise ValueError(checks.message("second of make", "given together with encoder", "no encoder"))
+        return entry.factory(dim)
+    return Embedded(encoder, (entry.head or entry.factory)(dim), second)

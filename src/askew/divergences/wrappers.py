@@ -14,7 +14,7 @@ from askew.divergences.base import Bregman, Divergence, Ranking, Side
 from askew.divergences.numerics import recompute_small, safe_sqrt
 
 
-class _Wrapper(Divergence):
+class Wrapper(Divergence):
     """A divergence of the same points as the one it wraps, with its properties unless a subclass changes them."""
 
     def __init__(self, divergence: Divergence, encoder: nn.Module | None = None) -> None:
@@ -37,15 +37,16 @@ class _Wrapper(Divergence):
     def _pair_by_pair(self) -> bool:
         return super()._pair_by_pair or self.divergence._pair_by_pair
 
-    def calibrate(self, x: Tensor, y: Tensor, targets: Tensor | None = None) -> None:
-        self.divergence.calibrate(x, y, None if targets is None else self._inner_targets(targets))
+    def calibrate(self, x: Tensor, y: Tensor, targets: Tensor | None = None, median: float = 1.0) -> None:
+        wanted = None if targets is None else self._inner_targets(targets)
+        self.divergence.calibrate(x, y, wanted, float(self._inner_targets(torch.tensor(median))))
 
     def _inner_targets(self, targets: Tensor) -> Tensor:
         """Return the values that the wrapped divergence should have for this one to have ``targets``."""
         return targets
 
 
-class _Increasing(_Wrapper):
+class _Increasing(Wrapper):
     """An increasing function of a divergence, which ranks as that one does; subclasses implement ``_transform``."""
 
     @abstractmethod
@@ -57,6 +58,12 @@ class _Increasing(_Wrapper):
     def compute_pairwise(self, x: Tensor, y: Tensor) -> Tensor:
         return self._transform(self.divergence.compute_pairwise(x, y))
 
+    def compute_order(self, x: Tensor, y: Tensor) -> Tensor:
+        return self.divergence.compute_order(x, y)
+
+    def from_order(self, order: Tensor) -> Tensor:
+        return self._transform(self.divergence.from_order(order))
+
     def ranks_like(self) -> Ranking | None:
         return self.divergence.ranks_like()
 
@@ -64,13 +71,17 @@ class _Increasing(_Wrapper):
         return self.divergence.takes_boundary(side)
 
 
-class Embedded(_Wrapper):
+class Embedded(Wrapper):
     r"""D(f(x), f(y)): a divergence between embeddings, learned together with their encoder f.
 
-    .. math:: D_{f}(x, y) = D(f_\theta(x), f_\theta(y))
+    .. math:: D_{f}(x, y) = D(f_\theta(x), f_\theta(y)) \qquad \text{or} \qquad D_{f, g}(x, y) = D(f(x), g(y))
 
     Points may be anything the encoder takes, with the batch first: ``(n, channels, height, width)``, rows of a table,
     or tokens. ``pairwise(x, x)`` encodes the points once. Other wrappers may stand around it.
+
+    With a ``second`` encoder the two arguments may be things of different kinds, such as queries and items, also with
+    different numbers of features. D(x, x) is then not 0 (``reflexive`` is False), and no inequality holds. Search
+    encodes queries and items each by their own side.
 
     Parameters
     ----------
@@ -78,10 +89,12 @@ class Embedded(_Wrapper):
         Any module that maps a batch of points to ``(n, dim)``.
     divergence
         A divergence of dimension ``dim``.
+    second
+        The encoder of the second argument; None for the same one.
 
     References
     ----------
-    Lu, Raff, Ferraro (2023), equation 5.
+    Lu, Raff, Ferraro (2023), equation 5. Two encoders: Role-Aware Neural Convex Divergence Heads, arXiv 2607.01762.
 
     Examples
     --------
@@ -89,33 +102,52 @@ class Embedded(_Wrapper):
     >>> D = Embedded(nn.Linear(10, 4), NeuralBregman(4))
     >>> D.pairwise(torch.randn(3, 10), torch.randn(2, 10)).shape
     torch.Size([3, 2])
+    >>> relevance = Embedded(nn.Linear(10, 4), NeuralBregman(4), second=nn.Linear(7, 4))
+    >>> relevance.pairwise(torch.randn(3, 10), torch.randn(2, 7)).shape
+    torch.Size([3, 2])
     """
 
     default_learning_rate = 1e-3  # encoders diverge at larger ones
+    second: nn.Module | None
 
-    def __init__(self, encoder: nn.Module, divergence: Divergence) -> None:
-        if not isinstance(encoder, nn.Module):
-            raise TypeError(checks.message("encoder of Embedded", "a torch.nn.Module", type(encoder).__name__))
+    def __init__(self, encoder: nn.Module, divergence: Divergence, second: nn.Module | None = None) -> None:
+        for name, module in (("encoder", encoder), ("second", second)):
+            if not isinstance(module, nn.Module) and (name == "encoder" or module is not None):
+                raise TypeError(checks.message(f"{name} of Embedded", "a torch.nn.Module", type(module).__name__))
         super().__init__(divergence, encoder)
         self.domain = checks.REAL
+        self.second = second
+        if second is not None:
+            self.symmetric = self.triangle = self.root_triangle = self.reflexive = False
 
-    def encode(self, x: Tensor) -> Tensor:
-        """Return f(x) in the dtype of the divergence, also from encoders in half precision."""
-        encoded: Tensor = self.encoder(x)
+    def encode(self, x: Tensor, side: Side = "first") -> Tensor:
+        """Return the embeddings of first or second arguments in the dtype of the divergence."""
+        encoder = self.second if side == "second" and self.second is not None else self.encoder
+        encoded: Tensor = encoder(x)
+        if encoder is self.second and encoded.shape[-1] != self.divergence.dim:
+            must = f"a module that returns {self.divergence.dim} features, as the first encoder does"
+            raise ValueError(checks.message("second of Embedded", must, encoded.shape[-1]))
         dtype = self.divergence.dtype
         return encoded if dtype is None else encoded.to(dtype)
 
     def compute(self, x: Tensor, y: Tensor) -> Tensor:
-        result: Tensor = self.divergence(self.encode(x), self.encode(y))
+        result: Tensor = self.divergence(self.encode(x), self.encode(y, "second"))
         return result
 
     def compute_pairwise(self, x: Tensor, y: Tensor) -> Tensor:
         first = self.encode(x)
-        return self.divergence.pairwise(first, first if y is x else self.encode(y))
+        shared = y is x and self.second is None
+        return self.divergence.pairwise(first, first if shared else self.encode(y, "second"))
+
+    def compute_order(self, x: Tensor, y: Tensor) -> Tensor:
+        return self.divergence.order(self.encode(x), self.encode(y, "second"))
+
+    def from_order(self, order: Tensor) -> Tensor:
+        return self.divergence.from_order(order)
 
     @torch.no_grad()
-    def calibrate(self, x: Tensor, y: Tensor, targets: Tensor | None = None) -> None:
-        self.divergence.calibrate(self.encode(x), self.encode(y), targets)
+    def calibrate(self, x: Tensor, y: Tensor, targets: Tensor | None = None, median: float = 1.0) -> None:
+        self.divergence.calibrate(self.encode(x), self.encode(y, "second"), targets, median)
 
 
 class Sqrt(_Increasing):
@@ -143,7 +175,7 @@ class Sqrt(_Increasing):
         return targets.square()
 
 
-class Symmetrized(_Wrapper):
+class Symmetrized(Wrapper):
     """D(x, y) + D(y, x), the symmetric (Jeffreys) form of a divergence.
 
     Examples
@@ -169,7 +201,7 @@ class Symmetrized(_Wrapper):
         return targets / 2
 
 
-class _OfBregman(_Wrapper):
+class BregmanWrapper(Wrapper):
     """A wrapper that needs the potential of a Bregman divergence."""
 
     divergence: Bregman
@@ -181,7 +213,7 @@ class _OfBregman(_Wrapper):
         super().__init__(divergence)
 
 
-class Jensen(_OfBregman):
+class Jensen(BregmanWrapper):
     """D(x, m) / 2 + D(y, m) / 2 with m the midpoint of x and y: the Jensen-Bregman divergence.
 
     Unlike :class:`Symmetrized` it stays bounded where D itself does not. With KL it is the Jensen-Shannon divergence.
@@ -211,7 +243,7 @@ class Jensen(_OfBregman):
         return (first + second) / 2
 
 
-class GeneralizedSymmetrized(_OfBregman):
+class GeneralizedSymmetrized(BregmanWrapper):
     r"""The generalised symmetrised Bregman distance, which satisfies the triangle inequality.
 
     .. math:: D_{gsb}(x, y) = D(x, y) + D(y, x) + \tfrac12 |x - y|^2 + \tfrac12 |\nabla\phi(x) - \nabla\phi(y)|^2
@@ -326,7 +358,7 @@ class Scaled(_Increasing):
         return targets / self.log_factor.detach().exp()
 
 
-class Reversed(_Wrapper):
+class Reversed(Wrapper):
     """D(y, x): a divergence with its arguments swapped.
 
     Examples
@@ -344,6 +376,12 @@ class Reversed(_Wrapper):
     def compute_pairwise(self, x: Tensor, y: Tensor) -> Tensor:
         return self.divergence.compute_pairwise(y, x).t()
 
+    def compute_order(self, x: Tensor, y: Tensor) -> Tensor:
+        return self.divergence.compute_order(y, x)
+
+    def from_order(self, order: Tensor) -> Tensor:
+        return self.divergence.from_order(order)
+
     def ranks_like(self) -> Ranking | None:
         ranking = self.divergence.ranks_like()
         return None if ranking is None else replace(ranking, swapped=not ranking.swapped)
@@ -351,8 +389,8 @@ class Reversed(_Wrapper):
     def takes_boundary(self, side: Side) -> bool:
         return self.divergence.takes_boundary("second" if side == "first" else "first")
 
-    def calibrate(self, x: Tensor, y: Tensor, targets: Tensor | None = None) -> None:
-        self.divergence.calibrate(y, x, targets)
+    def calibrate(self, x: Tensor, y: Tensor, targets: Tensor | None = None, median: float = 1.0) -> None:
+        self.divergence.calibrate(y, x, targets, median)
 
 
 class Dual(Bregman):

@@ -144,7 +144,7 @@ class Potential(Rebuildable, ABC):
         """Return the points whose gradient is g, by default by Newton's method."""
         return newton(self, g, start)
 
-    def calibrate(self, x: Tensor, y: Tensor, targets: Tensor | None = None) -> None:
+    def calibrate(self, x: Tensor, y: Tensor, targets: Tensor | None = None, median: float = 1.0) -> None:
         """Fit fixed scales to pairs of points before training; does nothing where there are none."""
 
     def slope_ranges(self, x: Tensor) -> list[Tensor]:

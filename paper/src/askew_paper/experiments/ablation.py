@@ -63,7 +63,7 @@ class _DoubleBackpropagation(Divergence):
         super().__init__(network.dim)
         self.network = network
 
-    def calibrate(self, x: Tensor, y: Tensor, targets: Tensor | None = None) -> None:
+    def calibrate(self, x: Tensor, y: Tensor, targets: Tensor | None = None, median: float = 1.0) -> None:
         """Set the scales of the network."""
         self.network.calibrate(x, y, targets)
 

@@ -37,7 +37,7 @@ class ICNN(Potential):
     dim
         Number of features.
     widths
-        Units of each hidden layer, at least one layer.
+        Units of each hidden layer; ``()`` leaves the network out.
     activation
         ``"squareplus"``, ``"softplus"`` (the paper's) or ``"relu"`` (not smooth; for comparison only).
     quadratic
@@ -81,15 +81,17 @@ class ICNN(Potential):
         calibrated: bool = True,
     ) -> None:
         super().__init__(dim)
-        widths = checks.check_widths(widths, "widths of ICNN")
-        terms: list[Term] = [Network(dim, widths, activation, nonnegative, init)]
+        widths = checks.check_widths(widths, "widths of ICNN", empty=True)
+        terms: list[Term] = [Network(dim, widths, activation, nonnegative, init)] if widths else []
         rank = dim if quadratic is None else quadratic
         if rank != 0:
             terms.append(QuadraticTerm(dim, checks.check_size(rank, "quadratic of ICNN")))
         if separable != 0:
             terms.append(SeparableTerm(dim, checks.check_size(separable, "separable of ICNN")))
+        if not terms:
+            raise ValueError(checks.message("terms of ICNN", "at least one of widths, quadratic and separable", "none"))
         self.terms = nn.ModuleList(terms)
-        self._block_rows = min(MOST_ROWS, max(FEWEST_ROWS, BLOCK_ENTRIES // max(*widths, rank, dim * separable)))
+        self._block_rows = min(MOST_ROWS, max(FEWEST_ROWS, BLOCK_ENTRIES // max([*widths, rank, dim * separable])))
         self.calibrated = calibrated
         if calibrated:
             self.register_buffer("shift", torch.zeros(dim))
@@ -97,7 +99,7 @@ class ICNN(Potential):
             self.register_buffer("output_scale", torch.ones(()))
 
     @torch.no_grad()
-    def calibrate(self, x: Tensor, y: Tensor, targets: Tensor | None = None) -> None:
+    def calibrate(self, x: Tensor, y: Tensor, targets: Tensor | None = None, median: float = 1.0) -> None:
         """Standardise the input and scale the output, for training to start at the right size.
 
         Parameters
@@ -107,7 +109,7 @@ class ICNN(Potential):
             (a constant feature keeps spread 1).
         targets
             Values for D(x, y) to learn, ``(n,)``: the mean of D becomes theirs. Without targets, the median of D
-            becomes 1.
+            becomes ``median``.
         """
         if not self.calibrated:
             return
@@ -135,7 +137,7 @@ class ICNN(Potential):
         self.output_scale.fill_(1.0)
         values = self.compute_divergence(x, y, x - y)
         if targets is None:
-            size, wanted = values[values > 0].median() if bool((values > 0).any()) else values.new_zeros(()), 1.0
+            size, wanted = values[values > 0].median() if bool((values > 0).any()) else values.new_zeros(()), median
         else:
             size, wanted = values.mean(), float(targets.cpu().double().mean())
         if float(size) > 0 and wanted > 0:
