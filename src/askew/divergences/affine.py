@@ -58,6 +58,9 @@ class AffineForm:
     True
     """
 
+    # Whether S may be negative.
+    signed = False
+
     def __init__(self, potential: Potential, centre: Tensor) -> None:
         self.potential = potential
         self.centre = centre
@@ -99,7 +102,7 @@ class AffineForm:
         return without_nan(_divergence(self.potential, x, y), self.potential, _divergence, x, y)
 
     def pairwise(self, x: Tensor, y: Tensor, rtol: float) -> Tensor:
-        """Return max(S, 0) for all pairs, ``(n, dim), (m, dim) -> (n, m)``, both sets non-empty.
+        """Return S for all pairs, none below 0 unless it is signed: ``(n, dim), (m, dim) -> (n, m)``, neither empty.
 
         One matrix product; entries whose relative error would be above ``rtol`` are recomputed by :meth:`exact`.
         Gradients come through the product for all pairs.
@@ -124,7 +127,7 @@ class AffineForm:
             # Rounding of the product is bounded by the sizes of what is multiplied and added.
             scale_x = base_x + differences.norm(dim=1) * slopes.norm(dim=1).amax()
             scale_y = offsets.abs() + base_y
-        return recompute_small(left @ right.t(), scale_x, scale_y, exact, rtol)
+        return recompute_small(left @ right.t(), scale_x, scale_y, exact, rtol, self.signed)
 
 
 def _divergence(potential: Potential, x: Tensor, y: Tensor) -> Tensor:

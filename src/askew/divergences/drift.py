@@ -82,7 +82,7 @@ class Drift(BregmanWrapper):
         """Return v(y), in the units of the points and of D: ``(..., dim) -> (..., dim)``."""
         v: Tensor = self.drift((y - self.shift) * self.inverse_spread)
         if checks.inspectable(v) and not v.requires_grad and not bool(torch.isfinite(v.sum())):
-            _refuse_infinite(v)
+            _refuse_infinite(v, y)
         return v * (self.inverse_spread * (self.size / self.dim))
 
     def compute_order(self, x: Tensor, y: Tensor) -> Tensor:
@@ -129,6 +129,8 @@ class Drift(BregmanWrapper):
 class DriftForm(AffineForm):
     """S(x, y) as seen from a centre: the drift changes slopes and offsets and leaves the base."""
 
+    signed = True
+
     def __init__(self, divergence: Drift, centre: Tensor) -> None:
         super().__init__(divergence.divergence.potential, centre)
         self.divergence = divergence
@@ -156,8 +158,8 @@ def _network(dim: int, hidden: int) -> nn.Sequential:
     return network
 
 
-def _refuse_infinite(v: Tensor) -> None:
-    bad = (~torch.isfinite(v)).nonzero()
+def _refuse_infinite(v: Tensor, y: Tensor) -> None:
+    bad = (~torch.isfinite(v) & torch.isfinite(y).all(-1, keepdim=True)).nonzero()  # a bad y has an error of its own
     if len(bad):
         got = f"{v[tuple(bad[0])].item()} for point {tuple(bad[0, :-1].tolist())}"
         hint = "Train with a smaller learning_rate, or look at the module that was given as drift."

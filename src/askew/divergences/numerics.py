@@ -24,6 +24,7 @@ def recompute_small(
     scale_columns: Tensor,
     exact: Callable[[Tensor, Tensor], Tensor],
     rtol: float = 1e-3,
+    signed: bool = False,
 ) -> Tensor:
     """Recompute the entries that lost their precision to cancellation in a matrix product; return none below zero.
 
@@ -32,7 +33,8 @@ def recompute_small(
     the terms that cancel: all others have a relative error below ``rtol``. ``exact`` maps two index tensors ``(k,)`` to
     the exact values of these pairs. This changes ``matrix``, which no operation may have saved for its backward pass,
     in place and unseen by autograd; gradients go through the product. Compiled, transformed or on an accelerator, where
-    values cannot be inspected, it only clamps a copy at zero.
+    values cannot be inspected, it only clamps a copy at zero. A ``signed`` matrix keeps its negative entries, and only
+    those near zero are recomputed.
 
     Examples
     --------
@@ -41,7 +43,7 @@ def recompute_small(
     tensor([[0., 2.]])
     """
     if not checks.inspectable(matrix):
-        return matrix.clamp_min(0)
+        return matrix if signed else matrix.clamp_min(0)
     if matrix.numel() == 0:
         return matrix
     with torch.no_grad():
@@ -56,7 +58,7 @@ def recompute_small(
         buffer = matrix.new_empty(2, -(-rows * m // 8) * 8)
         suspicious = []
         for start in range(0, n, rows):
-            block = matrix[start : start + rows]
+            block = matrix[start : start + rows].abs() if signed else matrix[start : start + rows]
             if not certain:
                 unsure = ~(block > limit_rows[start : start + rows, None] + limit_columns)  # true of NaN
                 i_part, j_part = unsure.nonzero(as_tuple=True)
@@ -65,14 +67,15 @@ def recompute_small(
             suspects = (block.amin(1) <= row_limits[start : start + rows]).nonzero()[:, 0]
             if suspects.numel() == 0:
                 continue
+            values = block if suspects.numel() == block.shape[0] else block.index_select(0, suspects)
             suspects = suspects + start
-            values = block if suspects.numel() == block.shape[0] else matrix.index_select(0, suspects)
             flat = _where_below(values, limit_rows[suspects, None], limit_columns, buffer)
             suspicious.append((suspects[flat // m], flat % m))
         if suspicious:
             i, j = (torch.cat(parts) for parts in zip(*suspicious, strict=True))
             for i_part, j_part in zip(i.split(CHUNK_PAIRS), j.split(CHUNK_PAIRS), strict=True):
-                matrix[i_part, j_part] = exact(i_part, j_part).clamp_min(0)
+                values = exact(i_part, j_part)
+                matrix[i_part, j_part] = values if signed else values.clamp_min(0)
     return matrix
 
 
