@@ -66,7 +66,7 @@ class Drift(BregmanWrapper):
     size: Tensor
 
     def __init__(
-        self, divergence: Bregman, root: bool = False, drift: nn.Module | None = None, hidden: int = 32
+        self, divergence: Bregman, root: bool = False, drift: nn.Module | None = None, hidden: int = 16
     ) -> None:
         super().__init__(divergence)
         if drift is not None and not isinstance(drift, nn.Module):
@@ -151,11 +151,11 @@ class DriftForm(AffineForm):
 
 
 def _network(dim: int, hidden: int) -> nn.Sequential:
-    network = nn.Sequential(nn.Linear(dim, hidden), nn.Tanh(), nn.Linear(hidden, dim))
+    last = nn.Linear(hidden, dim)
     with torch.no_grad():
-        network[2].weight.mul_(START)
-        network[2].bias.zero_()
-    return network
+        last.weight.mul_(START)
+        last.bias.zero_()
+    return nn.Sequential(nn.Linear(dim, hidden), nn.Tanh(), last)
 
 
 def _refuse_infinite(v: Tensor, y: Tensor) -> None:

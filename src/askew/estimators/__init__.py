@@ -1,8 +1,9 @@
 """Learners with the interface of scikit-learn."""
 
+from askew.estimators.base import FitWarning
 from askew.estimators.labels import DivergenceLearner
 from askew.estimators.neighbors import DivergenceNeighborsClassifier
 from askew.estimators.pairs import PairRegressor
 from askew.estimators.triplets import TripletLearner
 
-__all__ = ["DivergenceLearner", "DivergenceNeighborsClassifier", "PairRegressor", "TripletLearner"]
+__all__ = ["DivergenceLearner", "DivergenceNeighborsClassifier", "FitWarning", "PairRegressor", "TripletLearner"]

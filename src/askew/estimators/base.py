@@ -5,8 +5,9 @@ from __future__ import annotations
 import copy
 import logging
 import math
+import warnings
 from abc import abstractmethod
-from typing import Any, ClassVar, NamedTuple
+from typing import Any, ClassVar
 
 import numpy as np
 import torch
@@ -18,8 +19,9 @@ from torch import Tensor, nn
 
 from askew import checks
 from askew.checks import REAL
-from askew.divergences import CATALOGUE, Divergence, Embedded, make
+from askew.divergences import CATALOGUE, Divergence, Embedded, Side, make
 from askew.encoders import MLP, Standardize, as_points, encode, for_numpy
+from askew.estimators.choice import Candidate, Choice, Comparison, short
 from askew.estimators.plans import Plan, mlp_activation
 from askew.search import ExactIndex
 from askew.training import History, TrainingDivergedError, fit
@@ -29,23 +31,22 @@ logger = logging.getLogger("askew")
 
 # Entries of the largest block of divergences that is computed at a time.
 BLOCK_ENTRIES = 1 << 24
-ENCODERS = ("auto", "mlp")
+ENCODERS = ("auto", "mlp", "two-sided")
 # Features of the embeddings of the encoder "mlp".
 EMBEDDING_FEATURES = 16
 # Share of pairs and triplets that is held out to compare models on.
 HELD_OUT_SHARE = 0.2
+# Training rows on which a finished training is checked.
+CHECKED_ROWS = 500
+# A training that failed is repeated with this share of its learning rate and with clipped gradients.
+GENTLER, CLIP = 0.1, 1.0
 
-Encoder = str | nn.Module | None
 # Points, pairs or triplets, and what is known about them.
 Data = tuple[Tensor, ...]
 
 
-class _Choice(NamedTuple):
-    """The encoder that was chosen, why, and the scores that decided, if any."""
-
-    encoder: Encoder
-    reason: str
-    scores: dict[str, float]
+class FitWarning(UserWarning):
+    """A learner learned nothing useful: its divergence is no better than a trivial one."""
 
 
 class BaseLearner(BaseEstimator):  # type: ignore[misc]
@@ -57,10 +58,12 @@ class BaseLearner(BaseEstimator):  # type: ignore[misc]
         The learned divergence between embeddings of points, as :meth:`transform` returns them.
     encoder_ : torch.nn.Module
         Maps points to their embeddings: the scaling, and the encoder if there is one.
+    second_encoder_ : torch.nn.Module or None
+        Maps second points of pairs, where they have an encoder of their own.
     choice_ : str
-        A sentence about what was learned: with or without an encoder, and why.
+        What was learned and why: a sentence and, with ``divergence="auto"``, a table of all candidates.
     validation_ : dict
-        The score on held-out data, without and with the encoder, where that decided.
+        The score of each candidate on held-out data, where that decided.
     history_ : History
         The course of the training.
     points_ : array of shape (n, dim)
@@ -74,6 +77,7 @@ class BaseLearner(BaseEstimator):  # type: ignore[misc]
     saved_attributes: ClassVar[tuple[str, ...]] = (
         "divergence_",
         "encoder_",
+        "second_encoder_",
         "choice_",
         "validation_",
         "history_",
@@ -86,9 +90,13 @@ class BaseLearner(BaseEstimator):  # type: ignore[misc]
     _rows: ClassVar[str]
     _rows_to_hold_out: ClassVar[int] = 200
     _takes_tuples: ClassVar[bool] = False
-    # The score on held-out rows that decides on the encoder, and whether a smaller one is better.
+    # What "auto" chooses from, from the simplest on.
+    _candidates: ClassVar[tuple[str, ...]] = ("mahalanobis", "nbd", "drift")
+    # The score on held-out rows that decides, and whether a smaller one is better.
     _score_name: ClassVar[str]
     _smaller_is_better: ClassVar[bool] = False
+    # Learners of earlier versions have no second encoder.
+    second_encoder_: nn.Module | None = None
 
     def __init__(
         self,
@@ -122,18 +130,20 @@ class BaseLearner(BaseEstimator):  # type: ignore[misc]
         It shares its weights with the learner: to train it further, copy it first.
         """
         check_is_fitted(self, "divergence_")
-        return Embedded(self.encoder_, self.divergence_).eval()
+        return Embedded(self.encoder_, self.divergence_, self.second_encoder_).eval()
 
     def as_divergence(self) -> Embedded:
         """Return :attr:`model_`: search, clustering and plots take a fitted learner for its divergence."""
         return self.model_
 
-    def transform(self, X: ArrayLike) -> NDArray[Any]:
+    def transform(self, X: ArrayLike, side: Side = "first") -> NDArray[Any]:
         """Return the embeddings of points, ``(n, dim) -> (n, out)``, which ``divergence_`` compares.
 
-        ``divergence_.pairwise`` of two sets of embeddings is :meth:`pairwise` of the points.
+        ``divergence_.pairwise`` of two sets of embeddings is :meth:`pairwise` of the points. ``side`` matters where
+        second points have an encoder of their own.
         """
-        return self._embed(self._points(X)).numpy()
+        checks.check_name(side, ("first", "second"), f"side of {type(self).__name__}.transform")
+        return self._embed(self._points(X), side).numpy()
 
     def pairwise(self, A: ArrayLike, B: ArrayLike | None = None) -> NDArray[Any]:
         """Return the divergence D(a, b) of each row of A to each row of B, ``(n, dim), (m, dim) -> (n, m)``.
@@ -141,7 +151,8 @@ class BaseLearner(BaseEstimator):  # type: ignore[misc]
         Without B it is A against itself. The matrix is not symmetric in general: rows come first.
         """
         first = self._embed(self._points(A))
-        second = first if B is None else self._embed(self._points(B))
+        shared = B is None and self.second_encoder_ is None
+        second = first if shared else self._embed(self._points(A if B is None else B), "second")
         rows = max(1, BLOCK_ENTRIES // max(1, second.shape[0]))
         with torch.inference_mode():
             if first.shape[0] <= rows:
@@ -152,7 +163,7 @@ class BaseLearner(BaseEstimator):  # type: ignore[misc]
         """Return the divergence of the first point of each pair to the second, ``(n, 2, dim) -> (n,)``."""
         first, second = self._tuples(pairs, 2).unbind(1)
         with torch.inference_mode():
-            values: Tensor = self.divergence_(self._embed(first), self._embed(second))
+            values: Tensor = self.divergence_(self._embed(first), self._embed(second, "second"))
             return values.numpy()
 
     def kneighbors(
@@ -177,6 +188,10 @@ class BaseLearner(BaseEstimator):  # type: ignore[misc]
             Divergences in ascending order, and the numbers of rows of ``points_``.
         """
         check_is_fitted(self, "divergence_")
+        if self.second_encoder_ is not None:
+            hint = "Choose the items: index = askew.search.ExactIndex(learner); index.add(items); index.search(X)."
+            must = "a learner whose two points have one encoder"
+            raise ValueError(checks.message(f"{type(self).__name__}.kneighbors", must, "a second encoder", hint))
         queries = None if X is None else self._points(X)
         what = f"n_neighbors of {type(self).__name__}.kneighbors"
         checks.check_size(n_neighbors, what)
@@ -246,16 +261,22 @@ class BaseLearner(BaseEstimator):  # type: ignore[misc]
             raise ValueError(checks.message(f"{name} of {owner}", must, array.shape[2]))
         return as_points(array)
 
-    def _embed(self, points: Tensor) -> Tensor:
-        return encode(self.encoder_, points)
+    def _embed(self, points: Tensor, side: Side = "first") -> Tensor:
+        second = self.second_encoder_ if side == "second" else None
+        return encode(self.encoder_ if second is None else second, points)
 
     def _check_choices(self) -> None:
         """Raise if ``divergence`` or ``encoder`` is of another kind or unknown."""
         owner = type(self).__name__
         if not isinstance(self.divergence, Divergence):
-            checks.check_name(self.divergence, CATALOGUE, f"divergence of {owner}")
+            checks.check_name(self.divergence, ["auto", *CATALOGUE], f"divergence of {owner}")
         if self.encoder is not None and not isinstance(self.encoder, nn.Module):
             checks.check_name(self.encoder, ENCODERS, f"encoder of {owner}")
+        two_sided = self.encoder == "two-sided" or getattr(self.divergence, "second", None) is not None
+        if two_sided and not self._takes_tuples:
+            hint = "PairRegressor and TripletLearner learn with two encoders."
+            must = "one encoder, as both points of a pair are of one kind"
+            raise ValueError(checks.message(f"encoder of {owner}", must, "a second encoder", hint))
 
     # ------------------------------------------------------------------ learning
 
@@ -267,64 +288,78 @@ class BaseLearner(BaseEstimator):  # type: ignore[misc]
         points = data[0]
         seed = int(check_random_state(self.random_state).randint(2**31 - 1))
         choice = self._choose(data, seed)
-        scaling = self._scaling(points, choice.encoder)
-        model, history = self._learn((scaling(points), *data[1:]), choice.encoder, seed)
-        encoder, model = _split(scaling, model)
+        scaling = self._scaling(points, choice.candidate)
+        model, history = self._learn_checked((scaling(points), *data[1:]), choice.candidate, seed)
+        encoder, model, second = _split(scaling, model)
         points = points if points.ndim == 2 else _distinct_rows(points.flatten(0, 1))
         items = encode(encoder.eval(), points)
         if model.eval().domain != REAL:  # nothing has checked the points yet where nothing was trained
             with torch.inference_mode():
                 model(items, items)
         self.encoder_, self.divergence_ = encoder, model
+        self.second_encoder_ = None if second is None else second.eval()
         self.points_, self.items_ = points.numpy(), items.numpy()
         self.history_, self.choice_, self.validation_ = history, choice.reason, choice.scores
         self.__dict__.pop("_index", None)
         logger.info("%s: %s", type(self).__name__, choice.reason)
 
-    def _choose(self, data: Data, seed: int) -> _Choice:
-        """Return the encoder to use; if nothing else decides, the one whose model is better on held-out rows."""
-        choice = self._choice_without_comparison(len(data[0]), data[0].shape[-1])
+    def _choose(self, data: Data, seed: int) -> Choice:
+        """Return the divergence and the encoder to use: as asked for, or the better ones on held-out rows."""
+        n, dim = len(data[0]), data[0].shape[-1]
+        choice = self._choice_without_comparison(n, dim)
         if choice is not None:
             return choice
         rows, rest = self._hold_out(data, seed)
-        scaling = self._scaling(data[0][rows], None)
-        known, held_out = ((scaling(data[0][some]), *(part[some] for part in data[1:])) for some in (rows, rest))
-        sign = -1 if self._smaller_is_better else 1
-        scores: dict[str, float] = {}
-        for name, encoder in (("without encoder", None), ("with encoder", "mlp")):
-            try:
-                model, _ = self._learn(known, encoder, seed, trial=True)
-            except TrainingDivergedError:
-                scores[name] = -sign * math.inf
-                continue
-            with torch.inference_mode():
-                scores[name] = self._held_out_score(model.eval(), known, held_out)
-        without, with_ = scores.values()
-        figures = f"{self._score_name.format(len(rest))} {without:.4g} without, {with_:.4g} with"
-        if sign * with_ > sign * without:
-            return _Choice("mlp", f"encoder 'mlp': {figures}", scores)
-        return _Choice(None, f"no encoder: {figures}", scores)
 
-    def _choice_without_comparison(self, n: int, dim: int) -> _Choice | None:
-        """Return the encoder for n rows of points where nothing has to be compared."""
-        given = self.divergence
+        def scores(candidate: Candidate, share: float) -> Tensor | None:
+            scaling = self._scaling(data[0][rows], candidate)
+            known, held_out = (
+                (scaling(data[0][part]), *(values[part] for values in data[1:])) for part in (rows, rest)
+            )
+            try:
+                model, _ = self._learn(known, candidate, seed, share)
+            except TrainingDivergedError:
+                return None
+            with torch.inference_mode():
+                return self._scores(model.eval(), known, held_out)
+
+        divergences = self._candidates if self.divergence == "auto" else (self.divergence,)
+        encoders = (None, "mlp") if self.encoder == "auto" else (self.encoder,)
+        candidates = [Candidate(divergence, encoder) for encoder in encoders for divergence in divergences]
+        comparison = Comparison(candidates, scores, self._smaller_is_better)
+        winner, means = comparison.winner, {trial.candidate: comparison.mean(trial) for trial in comparison.trials}
+        score_name = self._score_name.format(len(rest))
+        if len(divergences) == 1:
+            without, with_ = means.values()
+            reason = f"{winner.candidate.encoder_name}: {score_name} {without:.4g} without, {with_:.4g} with"
+            return Choice(winner.candidate, reason, {"without encoder": without, "with encoder": with_})
+        reason = f"{winner.candidate}: the simplest within the spread of the best by {score_name}\n{comparison.table()}"
+        return Choice(winner.candidate, reason, {str(candidate): mean for candidate, mean in means.items()})
+
+    def _choice_without_comparison(self, n: int, dim: int) -> Choice | None:
+        """Return the divergence and the encoder for n rows of points where nothing has to be compared."""
+        given, asked = self.divergence, Candidate(self.divergence, self.encoder)
+        few = f"{n} {self._rows} are too few to hold out some ({self._rows_to_hold_out} are needed)"
+        if given == "auto":
+            if n >= self._rows_to_hold_out:
+                return None
+            candidate = Candidate("nbd", None if self.encoder == "auto" else self.encoder)
+            return Choice(candidate, f"{candidate}: {few}", {})
         if self.encoder != "auto":
-            name = "no encoder" if self.encoder is None else f"encoder {_short(self.encoder)}"
-            return _Choice(self.encoder, f"{name}, as asked for", {})
+            return Choice(asked, f"{asked.encoder_name}, as asked for", {})
+        alone = Candidate(given, None)
         if isinstance(given, str):
             learned, domain = CATALOGUE[given].learned and given != "pbdl", CATALOGUE[given].domain
         elif hasattr(given, "encoder"):
-            return _Choice(None, "no further encoder: the divergence has one", {})
+            return Choice(alone, "no further encoder: the divergence has one", {})
         elif given.dim != dim:
-            return _Choice("mlp", f"encoder 'mlp': the divergence is of dim {given.dim}, the data of {dim}", {})
+            reason = f"encoder 'mlp': the divergence is of dim {given.dim}, the data of {dim}"
+            return Choice(Candidate(given, "mlp"), reason, {})
         else:
             learned, domain = any(True for _ in given.parameters()), given.domain
         if not learned or domain != REAL:
-            return _Choice(None, f"no encoder: {_short(given)} works on the features", {})
-        if n < self._rows_to_hold_out:
-            few = f"{n} {self._rows} are too few to hold out some ({self._rows_to_hold_out} are needed)"
-            return _Choice(None, f"no encoder: {few}", {})
-        return None
+            return Choice(alone, f"no encoder: {short(given)} works on the features", {})
+        return Choice(alone, f"no encoder: {few}", {}) if n < self._rows_to_hold_out else None
 
     def _hold_out(self, data: Data, seed: int) -> tuple[Any, Any]:
         """Return the rows to learn from and those to compare models on."""
@@ -333,32 +368,80 @@ class BaseLearner(BaseEstimator):  # type: ignore[misc]
         rest, rows = order.tensor_split([int(HELD_OUT_SHARE * n)])
         return rows, rest
 
-    def _scaling(self, points: Tensor, encoder: Encoder) -> nn.Module:
+    def _scaling(self, points: Tensor, candidate: Candidate) -> nn.Module:
         """Return the standardisation of the features; where it would leave a domain, points stay as they are."""
-        given, dim = self.divergence, points.shape[-1]
+        given, dim = candidate.divergence, points.shape[-1]
         domain = CATALOGUE[given].domain if isinstance(given, str) else given.domain
-        standardised = self.scale and (encoder is not None or domain == REAL)
+        standardised = self.scale and (candidate.encoder is not None or domain == REAL)
         return Standardize(dim).fit(points.reshape(-1, dim)) if standardised else Standardize(dim)
 
-    def _learn(self, data: Data, encoder: Encoder, seed: int, trial: bool = False) -> tuple[Divergence, History]:
-        """Return a trained model of scaled data; for a trial, half of the steps are taken."""
-        if self.divergence == "pbdl" and encoder is None:
+    def _learn_checked(self, data: Data, candidate: Candidate, seed: int) -> tuple[Divergence, History]:
+        """Return a trained model that is better than a trivial one; a training that failed is repeated more gently.
+
+        Trained or not is judged on a sample of the training rows: a model that is no better there than at its start or
+        than a constant is no better anywhere.
+        """
+        best, history = self._learn(data, candidate, seed)
+        if not history.rows:  # nothing was trained
+            return best, history
+        sample = tuple(part[:: max(1, len(part) // CHECKED_ROWS)] for part in data)
+        start = self._start(data, candidate, seed)
+        problem = self._problem(best, start, sample)
+        if problem:
+            logger.warning("%s: %s; training again with smaller steps", type(self).__name__, problem)
+            best, history = self._learn(data, candidate, seed, gentle=True)
+            problem = self._problem(best, start, sample)
+        if problem:
+            hint = "Try another divergence, encoder or learning_rate, and check that the supervision fits the points."
+            what = f"the divergence learned by {type(self).__name__}"
+            message = checks.message(what, "better than a trivial one", problem, hint)
+            warnings.warn(message, FitWarning, stacklevel=4)
+        return best, history
+
+    def _start(self, data: Data, candidate: Candidate, seed: int) -> Divergence:
+        """Return the model as it is before the first step."""
+        with seeded(seed, torch.device("cpu")):
+            model = self._untrained(data[0].shape[-1], candidate, len(data[0]))
+        return model.eval()
+
+    @torch.inference_mode()
+    def _problem(self, model: Divergence, start: Divergence, sample: Data) -> str:
+        """Return what is wrong with a trained model, or nothing."""
+        score, trivial = float(self._scores(model, sample, sample).mean()), self._trivial_score(sample)
+        sign = -1 if self._smaller_is_better else 1
+        name = self._score_name.split(" on ")[0].split(" of ")[0]
+        perfect = 0.0 if self._smaller_is_better else 1.0
+        if not sign * score > sign * trivial and score != perfect:
+            return f"{name} {score:.4g} on training {self._rows}, where a trivial one has {trivial:.4g}"
+        before = float(self._scores(start, sample, sample).mean())
+        if not sign * score >= sign * before:
+            return f"{name} {score:.4g} on training {self._rows}, less good than {before:.4g} before the training"
+        return ""
+
+    def _learn(
+        self, data: Data, candidate: Candidate, seed: int, share: float = 1.0, gentle: bool = False
+    ) -> tuple[Divergence, History]:
+        """Return a trained model of scaled data; a trial takes a share of the steps."""
+        encoder = candidate.encoder
+        if candidate.divergence == "pbdl" and encoder is None:
             return self._solve(data, seed).to(torch.get_default_dtype()), History()
         points = data[0]
         with seeded(seed, torch.device("cpu")):
-            model = self._untrained(points.shape[-1], encoder, len(points))
+            model = self._untrained(points.shape[-1], candidate, len(points))
         if not any(p.requires_grad for p in model.parameters()):
             return model, History()
-        plan = self._plan(encoder is not None, data)
+        plan = self._plan(candidate, data)
         steps = self.steps if self.steps is not None else plan.steps
+        rate = self.learning_rate if self.learning_rate is not None else plan.learning_rate
         parts = (points,) if points.ndim == 2 else (part.contiguous() for part in points.unbind(1))
         history = fit(
             model,
             (*parts, *data[1:]),
             plan.loss,
-            steps=(steps + 1) // 2 if trial else steps,
+            steps=math.ceil(steps * share),
             batch_size=self.batch_size if self.batch_size is not None else plan.batch_size,
-            learning_rate=self.learning_rate if self.learning_rate is not None else plan.learning_rate,
+            learning_rate=GENTLER * rate if gentle else rate,
+            clip=CLIP if gentle else None,
             seed=seed,
             device=self.device,
             progress=self.progress,
@@ -367,32 +450,40 @@ class BaseLearner(BaseEstimator):  # type: ignore[misc]
             raise KeyboardInterrupt
         return model.cpu(), history
 
-    def _untrained(self, dim: int, encoder: Encoder, n: int) -> Divergence:
+    def _untrained(self, dim: int, candidate: Candidate, n: int) -> Divergence:
         """Return a new model of scaled points for n rows of data."""
-        given, out = self.divergence, dim
+        given, encoder, out, second = candidate.divergence, candidate.encoder, dim, None
         if isinstance(encoder, nn.Module):
             encoder = copy.deepcopy(encoder).to("cpu", torch.get_default_dtype()).eval()
             with torch.no_grad():
                 out = encoder(torch.zeros(2, dim)).shape[-1]
         elif encoder is not None:
             out = (None if isinstance(given, str) else given.dim) or EMBEDDING_FEATURES
+            two_sided = encoder == "two-sided"
             encoder = MLP(dim, out, widths=(128, 128), activation=mlp_activation(n))
+            second = MLP(dim, out, widths=(128, 128), activation=mlp_activation(n)) if two_sided else None
         what = f"divergence of {type(self).__name__}"
-        divergence = make(given, out) if isinstance(given, str) else copy.deepcopy(given)
-        if divergence.dim not in (None, out):
-            must = f"of dim {out}, as {'the data' if encoder is None else 'what the encoder gives'}"
-            raise ValueError(checks.message(what, must, divergence.dim))
-        if encoder is None:
-            return divergence.to(torch.get_default_dtype())
-        if divergence.domain != REAL:
-            got = f"one whose domain is {divergence.domain!r}"
+        if isinstance(given, str):
+            if encoder is None:
+                return make(given, out).to(torch.get_default_dtype())
+            domain, model = CATALOGUE[given].domain, make(given, out, encoder, second)
+        else:
+            divergence = copy.deepcopy(given)
+            if divergence.dim not in (None, out):
+                must = f"of dim {out}, as {'the data' if encoder is None else 'what the encoder gives'}"
+                raise ValueError(checks.message(what, must, divergence.dim))
+            if encoder is None:
+                return divergence.to(torch.get_default_dtype())
+            domain, model = divergence.domain, Embedded(encoder, divergence, second)
+        if domain != REAL:
+            got = f"one whose domain is {domain!r}"
             raise ValueError(
                 checks.message(f"{what} behind an encoder", "one on all points", got, "Give encoder=None.")
             )
-        return Embedded(encoder, divergence).to(torch.get_default_dtype())
+        return model.to(torch.get_default_dtype())
 
     @abstractmethod
-    def _plan(self, encoder: bool, data: Data) -> Plan:
+    def _plan(self, candidate: Candidate, data: Data) -> Plan:
         """Return the settings of a training."""
 
     @abstractmethod
@@ -400,8 +491,12 @@ class BaseLearner(BaseEstimator):  # type: ignore[misc]
         """Return the solution of PBDL's convex program."""
 
     @abstractmethod
-    def _held_out_score(self, model: Divergence, known: Data, held_out: Data) -> float:
-        """Return the score of a model on data that it was not trained on."""
+    def _scores(self, model: Divergence, known: Data, asked: Data) -> Tensor:
+        """Return the score of a model on each row of data; ``known`` is what it was trained on."""
+
+    @abstractmethod
+    def _trivial_score(self, asked: Data) -> float:
+        """Return the mean score of the best model that does not look at the points."""
 
 
 def _has_weights(copied: Divergence, divergence: Divergence) -> bool:
@@ -410,13 +505,12 @@ def _has_weights(copied: Divergence, divergence: Divergence) -> bool:
     return then.keys() == now.keys() and all(torch.equal(then[name], now[name]) for name in then)
 
 
-def _split(scaling: nn.Module, model: Any) -> tuple[nn.Module, Divergence]:
-    """Return the scaling with the encoder of a model, if it has one, and the divergence behind them."""
-    return (nn.Sequential(scaling, model.encoder), model.divergence) if hasattr(model, "encoder") else (scaling, model)
-
-
-def _short(value: object) -> str:
-    return repr(value) if isinstance(value, str) else type(value).__name__
+def _split(scaling: nn.Module, model: Divergence) -> tuple[nn.Module, Divergence, nn.Module | None]:
+    """Return the scaling with the encoder of a model, if it has one, the divergence behind it, and a second encoder."""
+    if not isinstance(model, Embedded):
+        return scaling, model, None
+    second = None if model.second is None else nn.Sequential(scaling, model.second)
+    return nn.Sequential(scaling, model.encoder), model.divergence, second
 
 
 def _distinct_rows(points: Tensor) -> Tensor:

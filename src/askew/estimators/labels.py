@@ -12,11 +12,13 @@ from sklearn.base import TransformerMixin
 from sklearn.model_selection import train_test_split
 from sklearn.utils.multiclass import check_classification_targets
 from sklearn.utils.validation import check_is_fitted, validate_data
+from torch import Tensor
 
 from askew import checks, metrics, pbdl
 from askew.divergences import Divergence
 from askew.encoders import as_points, for_numpy
 from askew.estimators.base import BaseLearner, Data
+from askew.estimators.choice import Candidate
 from askew.estimators.plans import Plan, label_plan
 
 # Share of the rows that is held out to compare models on, and at most so many.
@@ -34,10 +36,13 @@ class DivergenceLearner(TransformerMixin, BaseLearner):  # type: ignore[misc]
     Parameters
     ----------
     divergence
-        A name of :func:`askew.names` or a divergence, which is copied. ``"pbdl"`` is learned by convex optimisation.
+        A name of :func:`askew.names` or a divergence, which is copied. ``"auto"`` trains a few candidates briefly and
+        takes the simplest one within the spread of the best on held-out data. ``"pbdl"`` is learned by convex
+        optimisation.
     encoder
         ``"auto"`` (decided on held-out rows), None (the divergence works on the scaled features), ``"mlp"`` (a
-        perceptron with two hidden layers) or a module of your own, which is copied.
+        perceptron with two hidden layers) or a module of your own, which is copied. For pairs and triplets also
+        ``"two-sided"``: a perceptron for the first point and another one for the second.
     scale
         Whether to standardise the features. Divergences with a domain, such as ``"kl"``, always take them as they are.
     steps, batch_size, learning_rate
@@ -125,13 +130,18 @@ class DivergenceLearner(TransformerMixin, BaseLearner):  # type: ignore[misc]
         )
         return rows, rest
 
-    def _held_out_score(self, model: Divergence, known: Data, held_out: Data) -> float:
-        matrix = model.pairwise(held_out[0], known[0])
-        return metrics.mean_average_precision(matrix, held_out[1], known[1])
+    def _scores(self, model: Divergence, known: Data, asked: Data) -> Tensor:
+        precisions = metrics.ranking_per_query(model.pairwise(asked[0], known[0]), asked[1], known[1])["map"]
+        return torch.from_numpy(precisions[~np.isnan(precisions)])  # a class may have no known point
 
-    def _plan(self, encoder: bool, data: Data) -> Plan:
-        name = self.divergence if isinstance(self.divergence, str) else ""
-        return label_plan(name, encoder, len(data[0]), int(data[1].max()) + 1)
+    def _trivial_score(self, asked: Data) -> float:
+        labels = asked[1]
+        matrix = torch.zeros(len(labels), len(labels))
+        return metrics.mean_average_precision(matrix, labels, labels)
+
+    def _plan(self, candidate: Candidate, data: Data) -> Plan:
+        name = candidate.divergence if isinstance(candidate.divergence, str) else ""
+        return label_plan(name, candidate.encoder is not None, len(data[0]), int(data[1].max()) + 1)
 
     def _solve(self, data: Data, seed: int) -> Divergence:
         return pbdl.fit_pairs(data[0].double(), data[1], seed=seed).divergence

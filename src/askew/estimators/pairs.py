@@ -9,11 +9,13 @@ import torch
 from numpy.typing import ArrayLike, NDArray
 from sklearn.base import RegressorMixin
 from sklearn.utils.validation import check_array, check_consistent_length
+from torch import Tensor
 
 from askew import checks, pbdl
 from askew.divergences import Divergence
 from askew.encoders import as_points, for_numpy
 from askew.estimators.base import BaseLearner, Data
+from askew.estimators.choice import Candidate
 from askew.estimators.plans import Plan, pair_plan
 
 
@@ -38,6 +40,7 @@ class PairRegressor(RegressorMixin, BaseLearner):  # type: ignore[misc]
     True
     """
 
+    _candidates = ("mahalanobis", "nbd", "drift", "drift-root")
     _rows = "pairs"
     _takes_tuples = True
     _score_name = "mean squared error on {} held-out pairs"
@@ -67,12 +70,16 @@ class PairRegressor(RegressorMixin, BaseLearner):  # type: ignore[misc]
 
     # ------------------------------------------------------------------ hooks of BaseLearner
 
-    def _held_out_score(self, model: Divergence, known: Data, held_out: Data) -> float:
-        pairs, targets = held_out
-        return float((model(pairs[:, 0], pairs[:, 1]) - targets).square().mean())
+    def _scores(self, model: Divergence, known: Data, asked: Data) -> Tensor:
+        pairs, targets = asked
+        errors: Tensor = (model(pairs[:, 0], pairs[:, 1]) - targets).square()
+        return errors
 
-    def _plan(self, encoder: bool, data: Data) -> Plan:
-        return pair_plan(encoder, len(data[0]))
+    def _trivial_score(self, asked: Data) -> float:
+        return float(asked[1].var(correction=0))
+
+    def _plan(self, candidate: Candidate, data: Data) -> Plan:
+        return pair_plan(candidate.encoder is not None, len(data[0]))
 
     def _solve(self, data: Data, seed: int) -> Divergence:
         first, second = data[0].double().unbind(1)

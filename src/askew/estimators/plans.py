@@ -49,7 +49,8 @@ def pair_plan(encoder: bool, n: int) -> Plan:
     """Return the plan for target values: at least 2000 steps and 30 epochs, batches of up to 1000."""
     batch = min(1000, max(32, n // 8))
     steps = max(2000, 30 * -(-n // batch))
-    return Plan(Regression(), steps, batch, 1e-2 if encoder else 3e-2)
+    # Behind an encoder 1e-2 is as good on average, but one training in some fails: units of the encoder die.
+    return Plan(Regression(), steps, batch, 3e-3 if encoder else 3e-2)
 
 
 def triplet_plan(encoder: bool, n: int) -> Plan:

@@ -12,6 +12,7 @@ from torch import Tensor
 from askew import checks, pbdl
 from askew.divergences import Divergence
 from askew.estimators.base import BaseLearner, Data
+from askew.estimators.choice import Candidate
 from askew.estimators.plans import Plan, triplet_plan
 
 # Points that the linear program of PBDL can take in reasonable time.
@@ -54,7 +55,10 @@ class TripletLearner(BaseLearner):
         """Return D(anchor, farther) - D(anchor, nearer) of each triplet: above 0 if it is in order."""
         triplets = self._tuples(X, 3)
         with torch.inference_mode():
-            margins = _margins(self.divergence_, *(self._embed(points) for points in triplets.unbind(1)))
+            anchors, *others = triplets.unbind(1)
+            margins = _margins(
+                self.divergence_, self._embed(anchors), *(self._embed(points, "second") for points in others)
+            )
             return margins.numpy()
 
     def predict(self, X: ArrayLike) -> NDArray[np.int64]:
@@ -63,15 +67,18 @@ class TripletLearner(BaseLearner):
 
     def score(self, X: ArrayLike, y: object = None) -> float:
         """Return the share of triplets in the right order; a tie counts half."""
-        return _share_in_order(torch.from_numpy(self.decision_function(X)))
+        return float(_in_order(torch.from_numpy(self.decision_function(X))).mean())
 
     # ------------------------------------------------------------------ hooks of BaseLearner
 
-    def _held_out_score(self, model: Divergence, known: Data, held_out: Data) -> float:
-        return _share_in_order(_margins(model, *held_out[0].unbind(1)))
+    def _scores(self, model: Divergence, known: Data, asked: Data) -> Tensor:
+        return _in_order(_margins(model, *asked[0].unbind(1)))
 
-    def _plan(self, encoder: bool, data: Data) -> Plan:
-        return triplet_plan(encoder, len(data[0]))
+    def _trivial_score(self, asked: Data) -> float:
+        return 0.5
+
+    def _plan(self, candidate: Candidate, data: Data) -> Plan:
+        return triplet_plan(candidate.encoder is not None, len(data[0]))
 
     def _solve(self, data: Data, seed: int) -> Divergence:
         points, numbers = np.unique(data[0].double().flatten(0, 1).numpy(), axis=0, return_inverse=True)
@@ -87,6 +94,6 @@ def _margins(divergence: Divergence, anchors: Tensor, nearer: Tensor, farther: T
     return margins
 
 
-def _share_in_order(margins: Tensor) -> float:
-    """Return the share of margins above 0; a tie counts half."""
-    return float((margins > 0).double().mean() + (margins == 0).double().mean() / 2)
+def _in_order(margins: Tensor) -> Tensor:
+    """Return 1 for margins above 0, half for a tie and 0 for the others."""
+    return (margins > 0).double() + (margins == 0).double() / 2
