@@ -11,6 +11,7 @@ from sklearn.exceptions import NotFittedError
 
 import askew
 from askew import DivergenceLearner, DivergenceNeighborsClassifier, PairRegressor, TripletLearner
+from askew.estimators import FitWarning
 
 X, LABELS = load_iris(return_X_y=True)
 GENERATOR = np.random.default_rng(0)

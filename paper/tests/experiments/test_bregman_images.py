@@ -154,17 +154,17 @@ def test_mean_is_about_the_variance_of_the_targets() -> None:
 
 def test_asymmetric_target_is_learned_where_symmetric_distances_cannot() -> None:
     more = {"train": 1024, "test": 256, "epochs": 10, "rates": (3e-3,), "held_out": 0, "hidden": 32}
-    errors = {m: computed(cell_of(m, **more)).scores["mse"] for m in ("nbd-separable", "mahalanobis")}
+    errors = {m: computed(cell_of(m, **more)).scores["mse"] for m in ("nbd", "mahalanobis")}
     # No symmetric function is nearer to the target than the mean of both directions.
     first, second = torch.cartesian_prod(torch.arange(10), torch.arange(10)).unbind(1)
     there, back = (class_divergence(*pair, "asymmetric") for pair in ((first, second), (second, first)))
     least = ((there - back) / 2).square().mean().item()
-    assert errors["nbd-separable"] < 0.75 * least
+    assert errors["nbd"] < 0.75 * least
     assert errors["mahalanobis"] > 0.9 * least
 
 
 def test_encoder_of_fixed_features() -> None:
-    cell = cell_of("nbd-separable", "asymmetric-trained", BREGCIFAR, train=512, epochs=6)
+    cell = cell_of("nbd", "asymmetric-trained", BREGCIFAR, train=512, epochs=6)
     found = computed(cell)
     mean = computed(cell_of("mean", "asymmetric-trained", BREGCIFAR, train=512))
     assert found.scores["mse"] < 0.5 * mean.scores["mse"]

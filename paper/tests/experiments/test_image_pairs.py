@@ -14,12 +14,12 @@ from askew_paper.experiments.image_pairs import (
     PairSet,
     choose_rate,
     learn_pairs,
-    make_head,
     pair_values,
     start_evenly,
 )
 from askew_paper.experiments.images import Standardised, shrunk
 from askew_paper.experiments.training import Plan
+from askew_paper.heads import make_head
 from torch import Tensor, nn
 from torch.nn import functional
 
@@ -258,10 +258,10 @@ def test_smaller_images() -> None:
 
 
 def test_the_network_without_its_quadratic_term() -> None:
-    names = {"nbd": 3, "nbd-separable": 2, "nbd-paper": 1}
+    names = {"nbd-quadratic": 3, "nbd": 2, "nbd-paper": 1}
     for name, terms in names.items():
         assert len(make_head(name, 4).potential.terms) == terms  # type: ignore[union-attr, arg-type]
-    with pytest.raises(ValueError, match="name of a divergence must be one of"):
+    with pytest.raises(ValueError, match="method behind an encoder must be one of"):
         make_head("nbd-nothing", 4)
 
 

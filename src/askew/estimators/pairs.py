@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import numpy as np
@@ -76,7 +77,8 @@ class PairRegressor(RegressorMixin, BaseLearner):  # type: ignore[misc]
         return errors
 
     def _trivial_score(self, asked: Data) -> float:
-        return float(asked[1].var(correction=0))
+        variance = float(asked[1].var(correction=0))
+        return variance if variance > 0 else math.inf  # equal targets: there is nothing to tell apart
 
     def _plan(self, candidate: Candidate, data: Data) -> Plan:
         return pair_plan(candidate.encoder is not None, len(data[0]))

@@ -22,7 +22,7 @@ __all__ = ["BREGCIFAR", "BREGMNIST", "METHODS", "class_divergence", "draw_pairs"
 SETTINGS = ("asymmetric", "symmetric")
 # The same targets with an encoder that was trained on the classes; not in the paper.
 TRAINED = "-trained"
-PRIOR, BREGMAN = ("deep-div", "deepnorm", "widenorm"), ("nbd-paper", "nbd", "nbd-separable")
+PRIOR, BREGMAN = ("deep-div", "deepnorm", "widenorm"), ("nbd-paper", "nbd-quadratic", "nbd")
 METHODS = ("mean", "euclidean", "mahalanobis", *PRIOR, "iqe", "mrn", *BREGMAN)
 CLASSES = 10
 # Pairs of a step.

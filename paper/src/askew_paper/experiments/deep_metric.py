@@ -28,6 +28,7 @@ from askew_paper.experiments.images import (
     spread_of,
 )
 from askew_paper.experiments.training import Learned, Plan, learn
+from askew_paper.heads import make_head
 from askew_paper.notes import read_notes
 from askew_paper.published import published
 
@@ -132,7 +133,7 @@ def run(cell: Cell) -> Outcome:
         dim = embed(encoder, test.pixels[:1]).shape[1]
         return Outcome(retrieval(encoder, make("euclidean", dim), test, train))
     encoder = encoder_of(cell["encoder"], cell["embedding"], cell["side"])
-    divergence = make(cell.method, cell["embedding"])
+    divergence = make_head(cell.method, cell["embedding"])
     settings = {"margin": cell["margin"], "spread": cell["spread"]}
     learned = learn_metric(encoder, divergence, train, Plan.of(cell), cell.seed, **settings)
     finite = learned.losses and all(map(math.isfinite, learned.losses))

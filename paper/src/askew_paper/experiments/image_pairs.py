@@ -12,13 +12,14 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from askew import checks
-from askew.divergences import Divergence, Embedded, NeuralBregman, make
+from askew.divergences import Divergence, Embedded
 from askew.training.runtime import best_device
 from askew_paper.experiment import Cell, Outcome
 from askew_paper.experiments.training import Plan, learn
+from askew_paper.heads import make_head
 
 __all__ = ["EMBEDDING", "ImageSource", "PairBatches", "PairSet", "TrainPairs", "choose_rate", "encoded", "first_seed"]
-__all__ += ["learn_cell", "learn_pairs", "make_head", "pair_loss", "pair_values", "squared_error", "start_evenly"]
+__all__ += ["learn_cell", "learn_pairs", "pair_loss", "pair_values", "squared_error", "start_evenly"]
 
 # A table of all images, or a function that returns the images of some codes.
 ImageSource = Tensor | Callable[[Tensor], Tensor]
@@ -171,6 +172,7 @@ def learn_pairs(
 
     Examples
     --------
+    >>> from askew import make
     >>> images = torch.rand(20, 1, 2, 2, generator=torch.Generator().manual_seed(0))
     >>> first, second = torch.arange(400) // 20, torch.arange(400) % 20
     >>> targets = (images[first] - images[second]).flatten(1).square().sum(1)
@@ -238,6 +240,7 @@ def pair_values(encoder: nn.Module, divergence: Divergence, images: ImageSource,
 
     Examples
     --------
+    >>> from askew import make
     >>> pairs = PairSet(torch.tensor([0, 1]), torch.tensor([1, 1]), torch.zeros(2))
     >>> pair_values(nn.Flatten(), make("euclidean", 1), torch.tensor([1.0, 3.0]).reshape(2, 1, 1, 1), pairs)
     tensor([4., 0.])
@@ -256,20 +259,6 @@ def squared_error(values: Tensor, pairs: PairSet) -> float:
 
 
 # ---------------------------------------------------------------------- models
-
-
-def make_head(method: str, dim: int) -> Divergence:
-    """Return the divergence of a method: one of the catalogue, or ``"nbd-separable"``.
-
-    That is our network without its quadratic term, which an encoder can replace. With little training the term makes
-    predictions vary.
-
-    Examples
-    --------
-    >>> len(make_head("nbd", 4).potential.terms), len(make_head("nbd-separable", 4).potential.terms)
-    (3, 2)
-    """
-    return NeuralBregman(dim, quadratic=0) if method == "nbd-separable" else make(method, dim)
 
 
 def start_evenly(encoder: nn.Module, divergence: Divergence, images: ImageSource, pairs: PairSet) -> None:

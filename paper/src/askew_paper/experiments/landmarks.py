@@ -15,20 +15,23 @@ from scipy.sparse import csr_array
 from torch import Tensor
 
 from askew import metrics
-from askew.divergences import Divergence, Embedded, make
+from askew.divergences import Divergence, Embedded
 from askew.encoders import MLP
 from askew.losses import Regression
 from askew_paper.data.graphs import landmark_distances, node_features, pair_distances, random_pairs
 from askew_paper.experiment import Cell, Score, Value
 from askew_paper.experiments.training import Plan, learn
+from askew_paper.heads import DIRECTED, make_head
 
-__all__ = ["LEARNED", "NORMS", "PLAIN", "R2", "ROOTS", "SIZES", "SPEARMAN", "TRAINING"]
+__all__ = ["LEARNED", "MRE", "NORMS", "PLAIN", "R2", "ROOTS", "SIZES", "SPEARMAN", "TRAINING"]
 __all__ += ["Task", "learn_distances", "make_task", "predict", "predictions", "score", "task_of"]
 
 R2 = Score("r2", "R²", lower_is_better=False)
+MRE = Score("mre", "Mean relative error", lower_is_better=True)
 SPEARMAN = Score("spearman", "Spearman", lower_is_better=False)
 NORMS, ROOTS, PLAIN = ("deepnorm", "widenorm"), ("bregman-sqrt", "bregman-gs"), ("nbd-paper", "nbd")
 LEARNED = ("mahalanobis", "mahalanobis-norm", "deep-div", *NORMS, *PLAIN, *ROOTS, "iqe", "mrn")
+LEARNED += (*DIRECTED, "drift-chosen")
 SIZES: dict[str, dict[str, Value]] = {
     "toy": {"train": 300, "test": 100, "landmarks": 4, "noise": 0.2, "distractors": 4},
     "quick": {"train": 12_000, "test": 4_000, "landmarks": 32, "noise": 0.2, "distractors": 96},
@@ -40,6 +43,8 @@ TRAINING: dict[str, dict[str, Value]] = {
     "toy": _LINEAR | {"epochs": 2, "batch": 50, "trial_epochs": 1, "widths": (16,), "out": 8},
     "quick": _LINEAR | {"epochs": 10, "batch": 256, "trial_epochs": 2, "widths": (256,), "out": 64},
 }
+# What "drift-chosen" chooses from, by the error on held-out training pairs.
+CHOSEN = ("drift", "drift-root")
 # Share of the training pairs on which learning rates are compared.
 VALIDATION_SHARE = 0.1
 # Pairs that are predicted at a time.
@@ -175,7 +180,7 @@ def learn_distances(
     def trained(plan: Plan, rows: Tensor, **settings: Any) -> tuple[Divergence, str]:
         with torch.random.fork_rng(devices=[]):
             torch.default_generator.manual_seed(seed)
-            model = Embedded(MLP(task.features.shape[1], out, widths), make(method, out))
+            model = Embedded(MLP(task.features.shape[1], out, widths), make_head(method, out))
         learned = learn(model, parts(rows), Regression(), seed=seed, **{**plan.settings(), **settings})
         return model, learned.stopped
 
@@ -199,7 +204,8 @@ def learn_distances(
 
     best, _ = own.with_best_rate(trial_error)
     model, stopped = trained(best, rows, validation=parts(held_out))
-    return model, {"learning_rate": best.rates[0], "stopped": stopped}
+    error = _mse(task.train_targets[held_out.numpy()], predict(model, task.features, task.train[held_out]))
+    return model, {"learning_rate": best.rates[0], "stopped": stopped, "validation": error}
 
 
 def predictions(cell: Cell, task: Task, *pairs: Tensor) -> tuple[list[Targets], dict[str, Any]]:
@@ -208,7 +214,12 @@ def predictions(cell: Cell, task: Task, *pairs: Tensor) -> tuple[list[Targets], 
         mean = task.train_targets.mean()
         return [np.full(len(nodes), mean, np.float32) for nodes in pairs], {}
     shape = {"widths": cell["widths"], "out": cell["out"]}
-    model, chosen = learn_distances(cell.method, task, Plan.of(cell), cell.seed, **shape)
+    methods = CHOSEN if cell.method == "drift-chosen" else (cell.method,)
+    learned = {method: learn_distances(method, task, Plan.of(cell), cell.seed, **shape) for method in methods}
+    # The test pairs have no part in the choice.
+    best = min(methods, key=lambda method: learned[method][1].get("validation", 0.0))
+    model, chosen = learned[best]
+    chosen |= {"method": best} if len(methods) > 1 else {}
     return [predict(model, task.features, nodes) for nodes in pairs], chosen
 
 
@@ -218,6 +229,7 @@ def predict(model: Divergence, features: Tensor, pairs: Tensor) -> Targets:
 
     Examples
     --------
+    >>> from askew import make
     >>> predict(make("euclidean", 1), torch.tensor([[1.0], [3.0]]), torch.tensor([[0, 1]]))
     array([4.], dtype=float32)
     """
@@ -227,15 +239,16 @@ def predict(model: Divergence, features: Tensor, pairs: Tensor) -> Targets:
 
 
 def score(targets: Targets, predictions: Targets) -> dict[str, float]:
-    """Return the mean squared error, R² and the rank correlation of predictions, which is 0 if they are all equal.
+    """Return the squared and the relative error, R² and the rank correlation of predictions (0 if all are equal).
 
     Examples
     --------
     >>> score(np.float32([1, 2, 3]), np.float32([2, 2, 2]))
-    {'mse': 0.666..., 'r2': 0.0, 'spearman': 0.0}
+    {'mse': 0.666..., 'mre': 0.444..., 'r2': 0.0, 'spearman': 0.0}
     """
     order = metrics.spearman(targets, predictions, constant=0.0)
-    return {"mse": _mse(targets, predictions), "r2": metrics.r2(targets, predictions), "spearman": order}
+    mre = float((np.abs(predictions - targets.astype(np.float64)) / targets).mean())
+    return {"mse": _mse(targets, predictions), "mre": mre, "r2": metrics.r2(targets, predictions), "spearman": order}
 
 
 def _mse(targets: Targets, predictions: Targets) -> float:

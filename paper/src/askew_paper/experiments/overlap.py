@@ -16,12 +16,13 @@ from askew_paper.data.images import load_holidays
 from askew_paper.experiment import MSE, Cell, Claim, Experiment, Outcome, Value, grid
 from askew_paper.experiments.image_pairs import EMBEDDING, PairSet, first_seed, learn_cell, squared_error
 from askew_paper.experiments.images import shrunk
+from askew_paper.heads import DIRECTED
 from askew_paper.notes import read_notes
 
 __all__ = ["METHODS", "OVERLAP", "Crops", "draw_crops", "lacking"]
 
-PRIOR, BREGMAN = ("deep-div", "deepnorm"), ("nbd-paper", "nbd", "nbd-separable")
-METHODS = ("mean", "euclidean", "mahalanobis", *PRIOR, "widenorm", "widenorm-legacy", "iqe", "mrn", *BREGMAN)
+PRIOR, BREGMAN = ("deep-div", "deepnorm"), ("nbd-paper", "nbd-quadratic", "nbd")
+METHODS = ("mean", "euclidean", "mahalanobis", *PRIOR, "widenorm", "widenorm-legacy", "iqe", "mrn", *BREGMAN, *DIRECTED)
 # Pairs of a step, and the share of pairs of different images.
 BATCH, DIFFERENT = 128, 0.25
 # Number of training photographs, at toy scale with that of test photographs.

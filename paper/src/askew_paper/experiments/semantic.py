@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 from torch.optim import Adam, Optimizer
 
-from askew.divergences import Divergence, Embedded, make
+from askew.divergences import Divergence, Embedded
 from askew.training.runtime import best_device
 from askew_paper.experiment import Cell, Claim, Experiment, Outcome, Score, Value
 from askew_paper.experiments.image_pairs import PairBatches, PairSet, encoded, pair_loss, pair_values, squared_error
@@ -25,6 +25,7 @@ from askew_paper.experiments.images import (
     spread_of,
 )
 from askew_paper.experiments.training import Learned, learn
+from askew_paper.heads import make_head
 from askew_paper.notes import read_notes
 from askew_paper.published import Published, published
 
@@ -205,7 +206,7 @@ def run(cell: Cell) -> Outcome:
         mean = measured["mse-seen"][1].targets.mean()
         return Outcome({name: squared_error(mean, pairs) for name, (_, pairs) in measured.items()})
     encoder = encoder_of(cell["encoder"], cell["embedding"], cell["side"])
-    divergence = make(cell.method, cell["embedding"])
+    divergence = make_head(cell.method, cell["embedding"])
     batches = epoch_batches(train.labels, cell["batch"], cell["group"], cell.seed + 1)
     settings = {name: cell[name] for name in ("epochs", "learning_rate", "divergence_rate", "spread")}
     learned = learn_distances(encoder, divergence, train, batches, seed=cell.seed, **settings)
