@@ -6,13 +6,13 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import ArrayLike
 from torch import Tensor
 
 from askew import checks
 from askew.divergences import Bregman
-from askew.plot.frame import INK, draw_levels, finish, make_axes, mark, view_limits
-from askew.plot.grid import Grid
+from askew.plot.frame import make_axes, mark, set_axes, view_limits
+from askew.plot.grid import INK, Grid
 from askew.plot.plane import Floats, Plane, as_rows
 from askew.plot.scene import Scene
 from askew.potentials import Potential
@@ -36,7 +36,7 @@ def levels(
     points: ArrayLike | Tensor | None = None,
     plane: Plane | None = None,
     limits: Sequence[float] | None = None,
-    resolution: int = 151,
+    resolution: int = 201,
     ax: Axes | None = None,
 ) -> Axes:
     r"""Draw the level sets of the potential phi of a Bregman divergence, and return the axes.
@@ -77,19 +77,17 @@ def levels(
         hint = "Of a squared norm take askew.potentials.Quadratic(dim); balls and asymmetry draw any divergence."
         must, got = "a Bregman divergence, which has a potential", type(scene.divergence).__name__
         raise TypeError(checks.message("divergence of levels", must, got, hint))
-    centre = None if base is None else scene.given(base, "at")[0]
+    centre = None if base is None else scene.given(base, "at")[:1]
     coordinates, place = scene.coordinates(data, "points"), scene.coordinates(base, "at")
     grid = Grid(scene, view_limits(scene, limits, place if coordinates is None else coordinates), resolution)
-
-    def height(uv: Floats) -> Floats:
-        return scene.rows(potential, scene.at(uv)) if centre is None else scene.column(uv, centre, "first")
-
-    values = grid.evaluate(height)
-    inside = grid.distance(grid.nodes).reshape(values.shape) >= 0
-    steps = _round_levels(values[inside], checks.check_size(count, "count of levels"))
-    filled = grid.fill(ax, values, steps, cmap="Blues", extend="both", alpha=0.75)
-    draw_levels(ax, grid, height, values, steps, signed=False)
-    finish(ax, grid, [filled])
+    set_axes(ax, grid)
+    if centre is None:
+        values = grid.evaluate(lambda uv: scene.rows(potential, scene.at(uv)))
+    else:
+        values = grid.evaluate(lambda uv: scene.matrix(uv, centre, "first")[:, 0])
+    steps = _round_levels(values, checks.check_size(count, "count of levels"))
+    grid.fill(ax, values, steps, cmap="Blues", extend="both", alpha=0.75)
+    grid.draw_levels(ax, values, steps, signed=False)
     mark(ax, coordinates, place)
     return ax
 
@@ -114,7 +112,7 @@ def asymmetry(
     points: ArrayLike | Tensor | None = None,
     plane: Plane | None = None,
     limits: Sequence[float] | None = None,
-    resolution: int = 121,
+    resolution: int = 201,
     colorbar: bool = True,
     ax: Axes | None = None,
 ) -> Axes:
@@ -148,15 +146,15 @@ def asymmetry(
     if len(base) > 1:
         raise ValueError(checks.message("reference of asymmetry", "one point, of shape (dim,)", f"{len(base)} points"))
     scene = Scene.of(divergence, base.shape[1], plane, "asymmetry")
-    centre = scene.given(base, "reference")[0]
+    centre = scene.given(base, "reference")
     coordinates, place = scene.coordinates(points, "points"), scene.plane.coordinates(base)
     seen = place if coordinates is None else np.concatenate([coordinates, place])
     grid = Grid(scene, view_limits(scene, limits, seen), resolution)
+    set_axes(ax, grid)
 
-    def relative(uv: Floats) -> Floats:
-        return _relative(scene.column(uv, centre, "first"), scene.column(uv, centre, "second"))
-
-    values = grid.evaluate(relative)
+    values = grid.evaluate(
+        lambda uv: _relative(scene.matrix(uv, centre, "first")[:, 0], scene.matrix(uv, centre, "second")[:, 0])
+    )
     sizes = np.abs(values[np.isfinite(values)])
     symmetric = sizes.max() < ROUNDING
     # Only rounding is left of a symmetric divergence, which has no lines.
@@ -164,8 +162,7 @@ def asymmetry(
     end = next(end for end in SCALES if end == 1.0 or np.quantile(sizes, 0.9) <= end)
     filled = grid.fill(ax, values, np.linspace(-end, end, 21), cmap="PuOr_r", extend="both")
     if not symmetric:
-        draw_levels(ax, grid, relative, values, np.round(np.linspace(-end, end, 11), 9)[1:-1], signed=True)
-    finish(ax, grid, [filled])
+        grid.draw_levels(ax, values, np.round(np.linspace(-end, end, 11), 9)[1:-1], signed=True)
     mark(ax, coordinates, place)
     if colorbar:
         label, ticks = "(D(x, c) - D(c, x)) / (D(x, c) + D(c, x))", np.linspace(-end, end, 5)
@@ -219,6 +216,7 @@ def local_asymmetry(
     coordinates = scene.coordinates(data, "points")
     shown = view_limits(scene, limits, coordinates)
     grid = Grid(scene, shown, resolution)
+    set_axes(ax, grid)
     sides = np.ptp(grid.polygon, axis=0)
     length = float(sides.min()) / 20 if step is None else checks.check_positive(step, "step of local_asymmetry")
     matplotlib = checks.optional_import("matplotlib", "plot", "askew.plot")
@@ -243,7 +241,6 @@ def local_asymmetry(
         vectors = 0.85 * float(sides.max()) / arrows * directions[kept] * shares[:, None]
         tails = places[kept] - vectors / 2
         ax.quiver(*tails.T, *vectors.T, angles="xy", scale_units="xy", scale=1, color=INK, width=0.004, zorder=2.5)
-    finish(ax, grid, [filled], inner)
     mark(ax, coordinates, None)
     if colorbar:
         label = f"largest asymmetry of a step of length {length:.2g}"
@@ -264,7 +261,7 @@ def _relative(forth: Floats, back: Floats) -> Floats:
 def _strongest(scene: Scene, places: Floats, length: float) -> tuple[Floats, Floats]:
     """Return the largest relative asymmetry of steps from places, and their directions, ``(n,)`` and ``(n, 2)``.
 
-    NaN where a step leads out of the domain.
+    NaN where the embedding of a step lies outside the domain.
     """
     angles = 2 * np.pi * np.arange(DIRECTIONS) / DIRECTIONS
     directions = np.stack([np.cos(angles), np.sin(angles)], 1)
@@ -274,9 +271,7 @@ def _strongest(scene: Scene, places: Floats, length: float) -> tuple[Floats, Flo
         asymmetries[:, i] = _relative(
             scene.rows(scene.divergence, there, here), scene.rows(scene.divergence, here, there)
         )
-    defined = np.isfinite(asymmetries.sum(1))
-    best: NDArray[np.int64] = np.where(defined[:, None], asymmetries, 0.0).argmax(1)
-    return np.where(defined, asymmetries[np.arange(len(places)), best], np.nan), directions[best]
+    return asymmetries.max(1), directions[asymmetries.argmax(1)]
 
 
 def _spread(grid: Grid, count: int) -> Floats:
@@ -285,4 +280,5 @@ def _spread(grid: Grid, count: int) -> Floats:
     numbers = np.maximum(1, np.round(count * size / size.max())).astype(int)
     axes = [low[i] + (np.arange(numbers[i]) + 0.5) * size[i] / numbers[i] for i in (0, 1)]
     places: Floats = np.stack([part.ravel() for part in np.meshgrid(*axes)], 1)
-    return places[grid.distance(places) > 0]
+    inside: Floats = places[grid.scene.slacks(places, grid.reach).min(1) > 0]
+    return inside
