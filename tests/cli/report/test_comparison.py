@@ -12,7 +12,7 @@ from sklearn.datasets import load_iris
 
 from askew.cli.comparison import SCORES, Leaderboard, Standing
 from askew.cli.report import write_comparison
-from askew.cli.report.charts import Dots, Line, lines_chart, ranges_chart, scatter_chart, ticks
+from askew.cli.report.charts import Dots, ranges_chart, scatter_chart, ticks
 from askew.cli.report.page import document, flat_map
 from askew.estimators import DivergenceLearner
 
@@ -49,8 +49,8 @@ def page(tmp_path_factory: pytest.TempPathFactory) -> str:
     learner = DivergenceLearner("mahalanobis", encoder=None, steps=20, random_state=0).fit(X, labels)
     values = dict.fromkeys(SCORES, (0.9, 0.8))
     standings = (
-        Standing("mahalanobis", values, precisions=(0.9, 0.8, 0.7)),
-        Standing("euclidean", dict.fromkeys(SCORES, (0.5, 0.6)), precisions=(0.7, 0.6, 0.5)),
+        Standing("mahalanobis", values),
+        Standing("euclidean", dict.fromkeys(SCORES, (0.5, 0.6))),
         Standing("kl", {}, problem=f"not positive {EVIL}"),
     )
     board = Leaderboard(standings, 2, 150, 4, 3, notes=(EVIL,))
@@ -106,7 +106,6 @@ def test_charts_of_odd_numbers() -> None:
     nan = float("nan")
     for chart in (
         ranges_chart([("a", 0.5, nan, [0.5])], "MAP"),
-        lines_chart([Line("a", [1], [0.0])], "x", "y"),
         scatter_chart([Dots("a", [1.0], [1.0], ["row"])], "map"),
     ):
         assert "nan" not in chart
@@ -119,7 +118,7 @@ def test_many_classes_share_the_last_colour(tmp_path: Path) -> None:
     X = np.random.default_rng(0).normal(size=(60, 2))
     labels = np.repeat([f"class {i:02}" for i in range(20)], 3)
     learner = DivergenceLearner("euclidean", encoder=None).fit(X, labels)
-    board = Leaderboard((Standing("euclidean", dict.fromkeys(SCORES, (0.5,)), precisions=(0.5,)),), 1, 60, 2, 20)
+    board = Leaderboard((Standing("euclidean", dict.fromkeys(SCORES, (0.5,))),), 1, 60, 2, 20)
     page = write_comparison(tmp_path / "a.html", board, learner, X, labels).read_text()
     assert page.count('aria-pressed="true"') == 13
     assert ">others</button>" in page

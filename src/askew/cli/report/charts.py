@@ -9,7 +9,6 @@ from typing import NamedTuple
 
 from askew.plot.frame import CYCLE
 
-DASHES = ("", "6 4", "2 3", "8 3 2 3")
 # After all colours the same again with other shapes.
 SHAPES = (
     '<circle r="4" stroke="none"/>',
@@ -17,17 +16,8 @@ SHAPES = (
     '<path d="M0 -5 L4.5 3.5 L-4.5 3.5 Z" stroke="none"/>',
     '<path d="M-4 -4 L4 4 M-4 4 L4 -4" stroke-width="2" fill="none"/>',
 )
-# Pixels of the picture, which scales with the page, and of the room for axes.
-WIDTH, HEIGHT = 720, 360
-LEFT, RIGHT, BELOW = 70, 24, 48
-
-
-class Line(NamedTuple):
-    """A curve."""
-
-    name: str
-    x: Sequence[float]
-    y: Sequence[float]
+# Pixels of the picture, which scales with the page, and of the room at its right.
+WIDTH, RIGHT = 720, 24
 
 
 class Dots(NamedTuple):
@@ -86,47 +76,6 @@ def ranges_chart(rows: Sequence[tuple[str, float, float, Sequence[float]]], labe
         parts.append(f'<circle cx="{at(mean):.1f}" cy="{y:.1f}" r="6" fill="{colour}"><title>{text}</title></circle>')
     parts.append(_text((left + WIDTH - RIGHT) / 2, height - 6, html.escape(label)))
     return _svg(parts, f"{label}: {', '.join(f'{name} {mean:.3f}' for name, mean, _, _ in rows)}", height)
-
-
-def lines_chart(lines: Sequence[Line], x_label: str, y_label: str) -> str:
-    """Return a chart of curves, with a legend if there are several.
-
-    Examples
-    --------
-    >>> "polyline" in lines_chart([Line("nbd", [1, 2], [0.9, 0.8])], "place", "precision")
-    True
-    """
-    xs = [value for line in lines for value in line.x]
-    ys = [value for line in lines for value in line.y]
-    x_low = min(xs)
-    x_high = max(xs) if max(xs) > x_low else x_low + 1
-    y_low, y_high = _padded(min(ys), max(ys))
-    x_at, y_at = _scale(x_low, x_high, LEFT, WIDTH - RIGHT), _scale(y_low, y_high, HEIGHT - BELOW, 12)
-    parts = []
-    for tick in ticks(y_low, y_high):
-        ends = f'x1="{LEFT}" x2="{WIDTH - RIGHT}" y1="{y_at(tick):.1f}" y2="{y_at(tick):.1f}"'
-        parts += [f'<line class="grid" {ends}/>', _text(LEFT - 8, y_at(tick) + 5, f"{tick:g}", "end")]
-    parts += [_text(x_at(tick), HEIGHT - BELOW + 20, f"{tick:g}") for tick in ticks(x_low, x_high, 8)]
-    parts.append(_text(WIDTH / 2, HEIGHT - 6, html.escape(x_label)))
-    middle = HEIGHT / 2 - 20
-    parts.append(f'<g transform="rotate(-90 14 {middle})">{_text(14, middle, html.escape(y_label))}</g>')
-    keys, x, y = [], LEFT, 18
-    for number, line in enumerate(lines):
-        colour, dash = CYCLE[number % len(CYCLE)], DASHES[number % len(DASHES)]
-        points = " ".join(f"{x_at(a):.1f},{y_at(b):.1f}" for a, b in zip(line.x, line.y, strict=True))
-        style = f'stroke="{colour}" stroke-width="2.5" fill="none" stroke-dasharray="{dash}"'
-        parts.append(f'<polyline points="{points}" {style}><title>{html.escape(line.name)}</title></polyline>')
-        name = _short(line.name, 30)
-        width = 50 + 8 * min(len(line.name), 30)
-        if x + width > WIDTH and x > LEFT:  # the next line of the legend
-            x, y = LEFT, y + 24
-        key = f'<line x1="0" x2="26" y1="-4" y2="-4" {style}/><text x="32" y="0">{name}</text>'
-        keys.append(f'<g transform="translate({x},{y})">{key}</g>')
-        x += width
-    names = ", ".join(f"{line.name} from {line.y[0]:.3g} to {line.y[-1]:.3g}" for line in lines)
-    keys, above = (keys, y + 8) if len(lines) > 1 else ([], 0)
-    parts = [*keys, f'<g transform="translate(0,{above})">', *parts, "</g>"]
-    return _svg(parts, f"{y_label} by {x_label}: {names}", HEIGHT + above)
 
 
 def scatter_chart(classes: Sequence[Dots], label: str) -> str:

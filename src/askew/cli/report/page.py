@@ -17,7 +17,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from askew import io, metrics
 from askew.cli.comparison import SCORES, Leaderboard
-from askew.cli.report.charts import Dots, Line, lines_chart, ranges_chart, scatter_chart
+from askew.cli.report.charts import Dots, ranges_chart, scatter_chart
 from askew.divergences import Euclidean
 from askew.estimators import DivergenceLearner
 from askew.plot.frame import CYCLE
@@ -26,8 +26,6 @@ from askew.plot.frame import CYCLE
 MAP_POINTS = 400
 # Classes with a colour; the others share one.
 MOST_CLASSES = 12
-# Divergences whose precision is drawn.
-MOST_LINES = 5
 # Points that the diagnosis takes.
 DIAGNOSED = 1000
 
@@ -69,7 +67,6 @@ def write_comparison(
         f"<h1>{html.escape(title)}</h1>",
         f'<p class="verdict">{html.escape(board.verdict())}</p>',
         _section("Leaderboard", _table(board), _ranges(board), *map(_paragraph, board.notes)),
-        _section("The nearest rows", _precisions(board)),
         _section("Maps of the data", *_maps(learner, array, classes)),
         _section("The learned divergence", *_learned(learner, array)),
         _section("The data", _list(notes), _features(feature_names or ())),
@@ -106,16 +103,6 @@ def _ranges(board: Leaderboard) -> str:
     rows = [(one.name, one.mean("map"), one.spread("map"), one.scores["map"]) for one in learned]
     caption = "Mean average precision: mean (large), each fold (small), one standard deviation (bar)."
     return _figure(ranges_chart(rows, "MAP"), caption)
-
-
-def _precisions(board: Leaderboard) -> str:
-    ranked = [one for one in board.standings if one.precisions]
-    # The baseline is always among them.
-    baseline = [one for one in ranked[MOST_LINES:] if one.name == "euclidean"]
-    shown = [*ranked[: MOST_LINES - len(baseline)], *baseline]
-    lines = [Line(one.name, range(1, len(one.precisions) + 1), one.precisions) for one in shown]
-    caption = "Share of rows of the right class among the nearest ones of a held-out row."
-    return _figure(lines_chart(lines, "nearest rows", "precision"), caption)
 
 
 # ---------------------------------------------------------------------- maps
@@ -190,10 +177,6 @@ def _learned(learner: DivergenceLearner, points: NDArray[np.float64]) -> list[st
         like = next(model.parameters(), torch.zeros(0))
         diagnosis = metrics.diagnose(model, torch.from_numpy(points[::step].copy()).to(like.dtype))
         parts += [_list(str(diagnosis).split("\n")[1:]), _paragraph(_meaning(diagnosis.asymmetry))]
-    rows = learner.history_.rows
-    if len(rows) > 1:
-        line = Line("loss", [row["step"] for row in rows], [row["loss"] for row in rows])
-        parts.append(_figure(lines_chart([line], "step", "training loss"), "Training loss of the model on all rows."))
     return parts
 
 
