@@ -270,7 +270,6 @@ def test_figures_of_pyplot_and_its_settings_stay_as_they_were() -> None:
     plot.cells(CENTRES, "kl", resolution=11)
     plot.levels("kl", resolution=11)
     plot.asymmetry("kl", [1.0, 1.0], resolution=11)
-    plot.local_asymmetry("kl", resolution=5)
     assert pyplot.get_fignums() == before
     assert dict(mpl.rcParams) == settings
 
@@ -336,7 +335,6 @@ def test_wrong_input_is_told(change: dict[str, Any], error: type[Exception], mat
         lambda: plot.cells(CENTRES, "kl"),
         lambda: plot.levels("kl"),
         lambda: plot.asymmetry("kl", [1.0, 1.0]),
-        lambda: plot.local_asymmetry("kl"),
     ],
 )
 def test_missing_matplotlib_is_told_with_the_line_that_installs_it(call: Any, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -11,7 +11,6 @@ import torch
 from matplotlib.axes import Axes
 from matplotlib.contour import ContourSet
 from matplotlib.path import Path
-from matplotlib.quiver import Quiver
 from torch import nn
 
 import askew
@@ -149,14 +148,12 @@ def test_colours_are_the_asymmetry_and_its_sign_turns_with_the_arguments() -> No
 
 
 @pytest.mark.parametrize("name", ["euclidean", "mahalanobis"])
-def test_symmetric_divergence_has_no_lines_and_no_arrows(name: str) -> None:
+def test_symmetric_divergence_has_no_lines(name: str) -> None:
     torch.manual_seed(0)
     model = askew.make(name, 2)
     ax = plot.asymmetry(model, [1.0, 1.0], resolution=21)
     assert list(drawn_levels(ax)) == []
     assert filled(ax).zmin == filled(ax).zmax == 0
-    ax = plot.local_asymmetry(model, resolution=5)
-    assert not any(isinstance(part, Quiver) for part in ax.collections)
 
 
 def test_colorbar_says_what_it_shows_and_can_be_left_out() -> None:
@@ -166,55 +163,6 @@ def test_colorbar_says_what_it_shows_and_can_be_left_out() -> None:
         "(D(x, c) - D(c, x)) / (D(x, c) + D(c, x))",
     ]
     assert len(plot.asymmetry("kl", [1.0, 1.0], colorbar=False, resolution=21).figure.axes) == 1
-
-
-# ---------------------------------------------------------------------- local asymmetry
-
-
-def arrows(ax: Axes) -> tuple[Array, Array]:
-    """Return the middles of the arrows and the arrows."""
-    (found,) = [part for part in ax.collections if isinstance(part, Quiver)]
-    vectors = np.stack([np.asarray(found.U), np.asarray(found.V)], 1)
-    return np.asarray(found.XY) + vectors / 2, vectors
-
-
-def test_arrows_point_to_where_phi_curves_less() -> None:
-    # The curvature of x log x falls with x: along the axis of the smaller feature most.
-    ax = plot.local_asymmetry("kl", limits=(0.5, 3, 0.5, 3), resolution=11)
-    places, vectors = arrows(ax)
-    assert (vectors >= -1e-9).all()
-    lower = places[:, 0] < places[:, 1] - 0.3
-    assert lower.any()
-    assert (vectors[lower, 0] > vectors[lower, 1]).all()
-
-
-def test_strength_is_that_of_the_third_derivative() -> None:
-    # Of x log x and y = 1: D(x+h, x) - D(x, x+h) is about h^3 / (6 x^2), their sum h^2 / x.
-    area = filled(plot.local_asymmetry("kl", step=0.01, limits=(1, 1.2, 3, 3.2), resolution=5))
-    np.testing.assert_allclose(area.zmax, 0.01 / 6, rtol=0.02)
-
-
-def test_steps_stay_inside_the_domain() -> None:
-    ax = plot.local_asymmetry("itakura-saito", step=0.25, limits=(0, 2, 0, 2), resolution=9)
-    places, _ = arrows(ax)
-    assert places.min() > 0.25
-    path = filled(ax).get_clip_path().get_fully_transformed_path()
-    corners = ax.transData.inverted().transform(path.vertices)
-    np.testing.assert_allclose(corners.min(0), 0.25)
-    assert ax.get_xlim() == (0, 2)
-
-
-def test_arrows_of_an_asymmetric_norm_are_the_same_everywhere() -> None:
-    torch.manual_seed(0)
-    _, vectors = arrows(plot.local_asymmetry(askew.make("widenorm", 2), resolution=5))
-    np.testing.assert_allclose(vectors, np.broadcast_to(vectors[0], vectors.shape), atol=1e-3)
-
-
-def test_simplex_is_drawn_as_a_triangle() -> None:
-    ax = plot.local_asymmetry("kl-simplex", resolution=11)
-    places, _ = arrows(ax)
-    assert (Plane.simplex().points(places) > 0).all()
-    assert not ax.axison
 
 
 @pytest.mark.parametrize(
@@ -237,9 +185,6 @@ def test_simplex_is_drawn_as_a_triangle() -> None:
         (lambda: plot.asymmetry("kl", [1.0, np.nan]), ValueError, "reference of asymmetry must be finite"),
         (lambda: plot.asymmetry("kl", np.ones((2, 2))), ValueError, "must be one point.*Got 2 points"),
         (lambda: plot.asymmetry("kl", np.ones(4)), ValueError, "plane of asymmetry must be given"),
-        (lambda: plot.local_asymmetry("kl", step=-1.0), ValueError, "step of local_asymmetry must be a finite number"),
-        (lambda: plot.local_asymmetry("logistic", step=0.6), ValueError, "limits of local_asymmetry must be such"),
-        (lambda: plot.local_asymmetry("kl", arrows=0), ValueError, "arrows of local_asymmetry must be a positive"),
         (
             lambda: plot.asymmetry(
                 askew.Embedded(nn.Identity(), askew.make("kl", 2)), [1.0, 1.0], limits=(-2, -1, 0, 1)

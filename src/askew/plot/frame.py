@@ -103,17 +103,8 @@ def _draw_corners(ax: Axes, plane: Plane) -> None:
     """Name the corners of the triangle of distributions, which needs no axes."""
     ax.set_axis_off()
     corners = plane.coordinates(np.eye(3))
-    for i, corner in enumerate(corners):
-        away = corner - corners.mean(0)
-        ax.annotate(
-            f"$x_{i + 1} = 1$",
-            corner,
-            9 * away / np.linalg.norm(away),
-            textcoords="offset points",
-            ha="center",
-            va="bottom" if away[1] > 0 else "top",
-            annotation_clip=False,
-        )
+    for i, (u, v) in enumerate(corners + 0.08 * (corners - corners.mean(0))):
+        ax.text(u, v, f"$x_{i + 1} = 1$", ha="center", va="center")
 
 
 def mark(ax: Axes, points: Floats | None, places: Floats | None, label: str | None = None) -> None:

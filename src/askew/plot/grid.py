@@ -20,18 +20,16 @@ INK = "#222222"
 class Grid:
     """Nodes over the part of a rectangle that lies in the domain; ``u`` and ``v`` are those of columns and rows.
 
-    The rectangle is given by its left, right, bottom and top; ``reach`` is how far from the edge of the domain the grid
-    stays, in units of the axes. ``polygon``, ``(k, 2)``, has the corners of the part in the domain, which is convex:
-    whatever is drawn is cut there.
+    The rectangle is given by its left, right, bottom and top. ``polygon``, ``(k, 2)``, has the corners of the part in
+    the domain, which is convex: whatever is drawn is cut there.
     """
 
-    def __init__(self, scene: Scene, limits: Sequence[float], resolution: int, reach: float = 0.0) -> None:
+    def __init__(self, scene: Scene, limits: Sequence[float], resolution: int) -> None:
         self.scene = scene
-        self.reach = reach
         resolution = checks.check_size(resolution, f"resolution of {scene.owner}")
         if resolution < 2:
             raise ValueError(checks.message(f"resolution of {scene.owner}", "at least 2", resolution))
-        self.polygon = part_in_domain(scene, limits, reach)
+        self.polygon = part_in_domain(scene, limits)
         self.u, self.v = np.linspace(self.polygon.min(0), self.polygon.max(0), resolution).T
 
     def evaluate(self, function: Callable[[Floats], Floats]) -> Floats:
@@ -42,7 +40,7 @@ class Grid:
         nodes = np.stack(np.meshgrid(self.u, self.v), -1).reshape(-1, 2)
         values = function(nodes)
         spacing = np.hypot(self.u[1] - self.u[0], self.v[1] - self.v[0])
-        values[self.scene.slacks(nodes, self.reach - spacing).min(1) < 0] = np.nan
+        values[self.scene.slacks(nodes, spacing).min(1) < 0] = np.nan
         if not np.isfinite(values).any():
             must = "such that a part of what is seen lies in the domain of the divergence"
             got = "none of the embeddings of the encoder"
@@ -87,13 +85,13 @@ class Grid:
         return artist
 
 
-def part_in_domain(scene: Scene, limits: Sequence[float], reach: float = 0.0) -> Floats:
+def part_in_domain(scene: Scene, limits: Sequence[float]) -> Floats:
     """Return the corners of the part of a rectangle that lies in the domain, cut at one bound after the other."""
     left, right, bottom, top = limits
     polygon = np.array([[left, bottom], [right, bottom], [right, top], [left, top]])
     for bound in range(scene.slacks(polygon).shape[1]):
         corners: list[Floats] = []
-        slack = scene.slacks(polygon, reach)[:, bound]
+        slack = scene.slacks(polygon)[:, bound]
         for i, corner in enumerate(polygon):
             if (slack[i] > 0) != (slack[i - 1] > 0):
                 corners.append(polygon[i - 1] + slack[i - 1] / (slack[i - 1] - slack[i]) * (corner - polygon[i - 1]))

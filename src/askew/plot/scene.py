@@ -76,19 +76,15 @@ class Scene:
         """Where points must lie; an encoder takes all of them."""
         return self.divergence.domain if self.encoder is None else REAL
 
-    def slacks(self, coordinates: Floats, reach: float = 0.0) -> Floats:
+    def slacks(self, coordinates: Floats, beyond: float = 0.0) -> Floats:
         """Return the distances of points from each bound of the domain, ``(n, 2) -> (n, bounds)``; negative outside.
 
-        With a reach, outside begins that far from the edge, in units of the axes.
+        Outside begins ``beyond`` the edge, in units of the axes.
         """
         points, domain = self.plane.points(coordinates), self.domain
-        steepest = reach * np.hypot(self.plane.first, self.plane.second)
-        bounded = []
-        if np.isfinite(domain.lower):
-            bounded.append(points - domain.lower - steepest)
-        if np.isfinite(domain.upper):
-            bounded.append(domain.upper - points - steepest)
-        return np.concatenate(bounded, -1) if bounded else np.ones((len(points), 1))
+        bounds = [points - domain.lower, domain.upper - points]
+        slacks: Floats = np.concatenate(bounds, -1) + beyond * np.tile(np.hypot(self.plane.first, self.plane.second), 2)
+        return slacks
 
     def coordinates(self, points: ArrayLike | Tensor | None, what: str) -> Floats | None:
         """Return the places of points on the plane, ``(n, dim) -> (n, 2)``; None for None."""

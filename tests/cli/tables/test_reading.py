@@ -8,7 +8,8 @@ import numpy as np
 import pandas
 import pytest
 
-from askew.cli.tables import bundled_names, load_bundled, read_frame
+from askew.cli.options import DATASETS
+from askew.cli.tables import load_bundled, read_frame
 
 
 def write(folder: Path, name: str, text: str | bytes) -> Path:
@@ -200,7 +201,7 @@ def test_missing_file_and_folder(tmp_path: Path) -> None:
         read_frame(tmp_path)
 
 
-@pytest.mark.parametrize("name", bundled_names())
+@pytest.mark.parametrize("name", DATASETS)
 def test_bundled_tables(name: str) -> None:
     table = load_bundled(name)
     assert table["class"].nunique() >= 2

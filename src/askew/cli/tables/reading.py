@@ -36,24 +36,13 @@ MOST_TEXT = 1 << 28
 SMALL_FILE = 1 << 24
 
 
-def bundled_names() -> list[str]:
-    """Return the names of the example tables.
-
-    Examples
-    --------
-    >>> bundled_names()
-    ['iris', 'wine', 'breast-cancer', 'digits']
-    """
-    return list(DATASETS)
-
-
 def load_bundled(name: str) -> DataFrame:
     """Return an example table of scikit-learn; the column ``class`` has the labels.
 
     Parameters
     ----------
     name
-        One of :func:`bundled_names`.
+        iris, wine, breast-cancer or digits.
 
     Examples
     --------
