@@ -53,15 +53,12 @@ class Standing:
         The divergence.
     scores : dict
         Values of each score of :data:`SCORES`, one for each fold; empty if it failed.
-    choices : tuple of str
-        What was learned in each fold, such as with or without an encoder.
     problem : str
         Why it could not be learned; empty if it could.
     """
 
     name: str
     scores: Mapping[str, tuple[float, ...]]
-    choices: tuple[str, ...] = ()
     problem: str = ""
 
     def mean(self, score: str) -> float:
@@ -183,7 +180,6 @@ class Leaderboard:
                     for score in SCORES
                 },
                 "gain_over_euclidean": dict(zip(("mean", "spread"), map(_number, self.gain(one)), strict=True)),
-                "choices": list(one.choices),
                 "problem": one.problem,
             }
             for one in self.standings
@@ -306,8 +302,7 @@ def _merged(outcomes: Sequence[Standing]) -> Standing:
     if failed is not None:
         return failed
     scores = {score: tuple(value for outcome in outcomes for value in outcome.scores[score]) for score in SCORES}
-    choices = tuple(choice for outcome in outcomes for choice in outcome.choices)
-    return Standing(outcomes[0].name, scores, choices)
+    return Standing(outcomes[0].name, scores)
 
 
 def _judge(name: str, *fold: Any) -> Standing:
@@ -357,5 +352,4 @@ def _judged(
         "rand": float(np.mean([metrics.rand(asked, each) for each in clusters])),
         "seconds": seconds,
     }
-    each = {score: (value,) for score, value in scores.items()}
-    return Standing(name, each, (learner.choice_,))
+    return Standing(name, {score: (value,) for score, value in scores.items()})

@@ -69,21 +69,19 @@ def cells(
     """
     ax = make_axes(ax)
     data = None if points is None else as_rows(points, "points of cells")
-    embedded, features = False, None
     fitted = getattr(clusters, "cluster_centers_", None)
     if fitted is None:
         _check_centres(clusters, divergence)
     elif divergence is not None or dual is not None:
         must = "left out for a fitted clustering, which has its own"
         raise ValueError(checks.message("divergence and dual of cells", must, f"{divergence!r} and {dual!r}"))
-    array = as_rows(clusters if fitted is None else fitted, "clusters of cells")  # type: ignore[arg-type]
-    if fitted is not None:
+    else:
         # The parameter, as the fitted divergence may be without its encoder; other clusterings are Euclidean.
         divergence, dual = getattr(clusters, "divergence", "euclidean"), bool(getattr(clusters, "dual", False))
-        embedded = split_encoder(divergence, array.shape[1], "cells").encoder is not None
-        features = getattr(clusters, "n_features_in_", None)
-    features = features if data is None else data.shape[1]
-    scene = Scene.of(divergence, array.shape[1] if features is None and not embedded else features, plane, "cells")
+    array = as_rows(clusters if fitted is None else fitted, "clusters of cells")  # type: ignore[arg-type]
+    embedded = fitted is not None and split_encoder(divergence, array.shape[1], "cells").encoder is not None
+    features = getattr(clusters, "n_features_in_", None if embedded else array.shape[1])
+    scene = Scene.of(divergence, features if data is None else data.shape[1], plane, "cells")
     side = "second" if dual else "first"
     if embedded:  # centres that are embeddings have no place among the points
         centres, places = scene.converted(torch.from_numpy(array)), None

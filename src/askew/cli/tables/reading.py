@@ -6,7 +6,6 @@ import codecs
 import os
 import re
 import warnings
-from collections import Counter
 from collections.abc import Callable, Sequence
 from itertools import islice
 from pathlib import Path
@@ -182,9 +181,8 @@ def _check_parquet(path: Path) -> None:
     with parquet.ParquetFile(path, read_dictionary=leaves) as file:
         rows, fields = sum(io.group_rows(file)), list(file.schema_arrow)
         io.check_values(rows * max(1, len(leaves)), length)
-        name, count = Counter(field.name for field in fields).most_common(1)[0] if fields else ("", 0)
-        if count > 1:
-            raise ValueError(f"{count} of its columns have the name {name!r}")
+        if len({field.name for field in fields}) < len(fields):
+            raise ValueError("two of its columns have the same name")
         # Kinds that others have added, such as the periods of pandas, are held as another one.
         kinds = {field.name: getattr(field.type, "storage_type", field.type) for field in fields}
         for field in fields:
