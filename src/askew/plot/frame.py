@@ -103,8 +103,8 @@ def _draw_corners(ax: Axes, plane: Plane) -> None:
     """Name the corners of the triangle of distributions, which needs no axes."""
     ax.set_axis_off()
     corners = plane.coordinates(np.eye(3))
-    for i, (u, v) in enumerate(corners + 0.08 * (corners - corners.mean(0))):
-        ax.text(u, v, f"$x_{i + 1} = 1$", ha="center", va="center")
+    for i, (u, v) in enumerate(corners + 0.04 * (corners - corners.mean(0))):
+        ax.text(u, v, f"$x_{i + 1} = 1$", ha="center", va="bottom" if v > corners.mean() else "top")
 
 
 def mark(ax: Axes, points: Floats | None, places: Floats | None, label: str | None = None) -> None:

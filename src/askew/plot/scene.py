@@ -19,8 +19,8 @@ from askew.plot.plane import Floats, Plane, as_rows
 
 SIDES = ("first", "second")
 
-# Places on the edge of the domain are evaluated inside of it, by this share of the way to the middle of the picture.
-INSET = 1e-3
+# Places at the edge of the domain are evaluated inside of it, by this share of the way to the middle of the picture.
+INSET = 2e-3
 # Rows that are evaluated at a time.
 BLOCK_ROWS = 1 << 15
 
@@ -111,7 +111,8 @@ class Scene:
         points = torch.from_numpy(self.plane.points(coordinates))
         if self.domain != REAL:
             middle = points[self.domain.contains(points)].mean(0, keepdim=True)
-            points = self.domain.inside(points, towards=middle, margin=INSET)
+            away = self.domain.contains(torch.lerp(points, middle, -INSET))
+            points = self.domain.inside(points, towards=middle, margin=INSET, valid=away)
         return self._embed(points / points.sum(-1, keepdim=True) if self.domain.sums_to_one else points)
 
     def _embed(self, points: Tensor) -> Tensor:
