@@ -138,18 +138,6 @@ def draw_asymmetry() -> Figure:
     return figure
 
 
-def draw_local_asymmetry() -> Figure:
-    """Steps in a closed form and in a learned divergence."""
-    figure = new_figure(10.4, 4.6)
-    points, _ = three_groups()
-    left, right = figure.subplots(1, 2)
-    plot.local_asymmetry("kl", limits=(0, 3, 0, 3), ax=left)
-    left.set_title("Kullback-Leibler", fontsize=11)
-    plot.local_asymmetry(learned_from_labels(), points=points, ax=right)
-    right.set_title("learned from the labels of three groups", fontsize=11)
-    return figure
-
-
 def draw_cells() -> Figure:
     """Both kinds of cells of one set of centres."""
     figure = new_figure(9.6, 5.4)
@@ -178,7 +166,6 @@ PICTURES: dict[str, Callable[[], Figure]] = {
     "simplex": draw_simplex,
     "levels": draw_levels,
     "asymmetry": draw_asymmetry,
-    "local_asymmetry": draw_local_asymmetry,
     "cells": draw_cells,
     "plane": draw_plane,
 }

@@ -60,7 +60,7 @@ def test_compare(table: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
         "102 rows, 6 features, 3 classes",
         "id: left out, it looks like names or free text",
         "colour: a category of 2 levels",
-        "1 missing value filled by the median",
+        "1 missing or infinite value filled by the median",
         "1 row left out, without a label",
         "kNN accuracy",
         "Best: mahalanobis",
@@ -308,7 +308,10 @@ def test_orders_to_the_terminal_are_shown_and_not_given(
         assert "\nall is well" not in printed + complained
         texts.append(printed + complained)
     everything = "".join(texts)
-    assert "a\\x1b]0;owned\\x07\\x1b[2J\\r\\x9b31m\\u202egnp.\\u2066\\nall is well: 1 missing value filled" in texts[0]
+    assert (
+        "a\\x1b]0;owned\\x07\\x1b[2J\\r\\x9b31m\\u202egnp.\\u2066\\nall is well: 1 missing or infinite value filled"
+        in texts[0]
+    )
     assert "Classes with fewer rows than folds are judged in some folds only: rare (1)." in texts[0]
     assert "Zürich שלום" in texts[3]  # what is longer is folded there
     assert LETTERS in texts[6]

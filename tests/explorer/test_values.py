@@ -17,7 +17,6 @@ from askew import potentials
 from askew.divergences import (
     Bregman,
     Divergence,
-    Dual,
     Embedded,
     Euclidean,
     GeneralizedSymmetrized,
@@ -93,16 +92,6 @@ MODELS: dict[str, Callable[[], Divergence]] = {
         potentials.AffinePrecomposed(potentials.Exponential(3), MATRIX, torch.tensor([0.1, 0, 1]))
     ),
     "affine-wide": lambda: Bregman(potentials.AffinePrecomposed(potentials.LogSumExp(2), MATRIX[:2])),
-    # Duals, at points that are gradients.
-    "dual-kl": lambda: Dual(Bregman(potentials.NegativeEntropy(DIM))),
-    "dual-kl-simplex": lambda: Dual(Bregman(potentials.NegativeEntropy(DIM, simplex=True))),
-    "dual-burg": lambda: Dual(Bregman(2.0 * potentials.Burg(DIM))),
-    "dual-logistic": lambda: Dual(Bregman(potentials.FermiDirac(DIM))),
-    "dual-exponential": lambda: Dual(Bregman(potentials.Exponential(DIM))),
-    "dual-power": lambda: Dual(Bregman(potentials.PowerNorm(DIM, 1.5))),
-    "dual-quadratic": lambda: Dual(Bregman(potentials.Quadratic(DIM, MATRIX))),
-    "dual-log-sum-exp": lambda: Dual(Bregman(potentials.LogSumExp(DIM))),
-    "dual-dual": lambda: Dual(Dual(Bregman(potentials.Exponential(DIM)))),
     # Norms and wrappers.
     "euclidean": lambda: Euclidean(DIM),
     "euclidean-norm": lambda: Euclidean(DIM, squared=False),
@@ -146,10 +135,7 @@ def page(explorer: Any, file: Path) -> Any:
 
 def points_of(model: Divergence) -> tuple[Tensor, Tensor]:
     z = torch.randn(40, DIM, dtype=torch.float64)
-    if isinstance(model, Dual):
-        inner = model.potential.potential
-        z = inner.gradient(into_domain(inner.domain, z))
-    elif not isinstance(model, Embedded):
+    if not isinstance(model, Embedded):
         z = into_domain(model.domain, z)
     return z[:20], z[20:]
 

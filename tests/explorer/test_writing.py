@@ -118,7 +118,7 @@ def test_each_of_the_catalogue_is_shown_or_refused_in_words(name: str, tmp_path:
             TypeError,
             "Got a Bregman divergence of FromF",
         ),
-        (askew.divergences.Dual(askew.NeuralBregman(3)), TypeError, "Conjugate of ICNN, which has no formula"),
+        (askew.divergences.Dual(askew.NeuralBregman(3)), TypeError, "Got a Bregman divergence of Conjugate"),
         (Embedded(nn.GELU(), Euclidean(3)), TypeError, "encoder of write_explorer must be of Standardize.* Got GELU"),
         (Embedded(SmallCNN(1, 8, 4), Euclidean(4)), TypeError, "Got SmallCNN instead"),
         (askew.DivergenceLearner(), ValueError, "Got a DivergenceLearner that is not fitted instead. Call its fit"),

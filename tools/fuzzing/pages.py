@@ -88,10 +88,10 @@ def make_comparison(random: Random) -> list[str]:
 
 def run_comparison(case: list[str]) -> int:
     def write(texts: list[str]) -> list[tuple[str, tuple[str, ...]]]:
-        title, note, feature, other, name, problem, choice, label, setting, value, remark, _ = texts
+        title, note, feature, other, name, problem, _, label, setting, value, remark, _ = texts
         scores = dict.fromkeys(("map", "auc", "knn", "purity", "rand", "seconds"), (0.9, 0.8))
-        best = Standing(name, scores, (choice,), "", (0.9, 0.8))
-        worst = Standing("euclidean", {}, (), problem or "it failed")  # one without scores has a problem
+        best = Standing(name, scores)
+        worst = Standing("euclidean", {}, problem or "it failed")  # one without scores has a problem
         board = Leaderboard((best, worst), 2, 12, 2, 2, (remark,))
         points = np.random.default_rng(0).normal(size=(12, 2))
         labels = np.array([label if i % 2 else "b" for i in range(12)], dtype=object)

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from askew.cli import shell
-from askew.cli.shell import FAILED, INTERRUPTED, Commands, complain, markdown, print_json, say, table
+from askew.cli.shell import FAILED, INTERRUPTED, Commands, complain, print_json, say, table
 
 # Everything else is imported by the commands that need it: help and mistakes come at once.
 if TYPE_CHECKING:
@@ -124,7 +124,7 @@ def _report(
     if output.suffix == ".html":
         say(f"Wrote {output}")
         return
-    markdown(files[0].read_text("utf-8"))
+    say(files[0].read_text("utf-8"), lines=True)
     for file in files:
         say(f"Wrote {file}", aside=True)
 

@@ -39,8 +39,6 @@ DECIDES = "map"
 # Most rows that are compared on: rankings take all pairs of a fold with the rest.
 MOST_ROWS = 6000
 NEIGHBOURS = 5
-# Places of the ranking whose precision is kept.
-PLACES = 20
 # Starts of k-means whose scores are averaged.
 STARTS = 5
 
@@ -55,19 +53,13 @@ class Standing:
         The divergence.
     scores : dict
         Values of each score of :data:`SCORES`, one for each fold; empty if it failed.
-    choices : tuple of str
-        What was learned in each fold, such as with or without an encoder.
     problem : str
         Why it could not be learned; empty if it could.
-    precisions : tuple of float
-        Share of items of the right class among the 1, 2, ... nearest of a held-out row, averaged over these rows.
     """
 
     name: str
     scores: Mapping[str, tuple[float, ...]]
-    choices: tuple[str, ...] = ()
     problem: str = ""
-    precisions: tuple[float, ...] = ()
 
     def mean(self, score: str) -> float:
         """Return the mean over folds; NaN if it failed."""
@@ -188,8 +180,6 @@ class Leaderboard:
                     for score in SCORES
                 },
                 "gain_over_euclidean": dict(zip(("mean", "spread"), map(_number, self.gain(one)), strict=True)),
-                "precisions": list(one.precisions),
-                "choices": list(one.choices),
                 "problem": one.problem,
             }
             for one in self.standings
@@ -312,11 +302,7 @@ def _merged(outcomes: Sequence[Standing]) -> Standing:
     if failed is not None:
         return failed
     scores = {score: tuple(value for outcome in outcomes for value in outcome.scores[score]) for score in SCORES}
-    # Small tables may have fewer rows than places.
-    places = min(len(outcome.precisions) for outcome in outcomes)
-    precisions = np.mean([outcome.precisions[:places] for outcome in outcomes], axis=0).tolist()
-    choices = tuple(choice for outcome in outcomes for choice in outcome.choices)
-    return Standing(outcomes[0].name, scores, choices, precisions=tuple(precisions))
+    return Standing(outcomes[0].name, scores)
 
 
 def _judge(name: str, *fold: Any) -> Standing:
@@ -366,14 +352,4 @@ def _judged(
         "rand": float(np.mean([metrics.rand(asked, each) for each in clusters])),
         "seconds": seconds,
     }
-    each = {score: (value,) for score, value in scores.items()}
-    return Standing(name, each, (learner.choice_,), precisions=_precisions(matrix, asked, known))
-
-
-def _precisions(matrix: NDArray[Any], asked: NDArray[Any], known: NDArray[Any]) -> tuple[float, ...]:
-    """Return the mean share of the right class among the first 1, 2, ... items."""
-    # Items at the same distance come in a random order: the order of the rows may depend on their class.
-    order = np.random.default_rng(0).permutation(matrix.shape[1])
-    first = np.argsort(matrix[:, order], axis=1, kind="stable")[:, :PLACES]
-    right = known[order][first] == asked[:, None]
-    return tuple((right.cumsum(1) / np.arange(1, right.shape[1] + 1)).mean(0).tolist())
+    return Standing(name, {score: (value,) for score, value in scores.items()})

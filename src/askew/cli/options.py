@@ -17,6 +17,7 @@ DATASETS = {"iris": "load_iris", "wine": "load_wine", "breast-cancer": "load_bre
 LEARNED = (
     *("nbd", "nbd-paper", "deep-div", "deep-div-affine", "pbdl", "deepnorm", "widenorm", "widenorm-legacy"),
     *("mahalanobis", "mahalanobis-norm", "bregman-sqrt", "bregman-gs", "iqe", "mrn"),
+    *("drift", "drift-root", "drift-mahalanobis"),
 )
 CLOSED = (
     *("euclidean", "euclidean-norm", "kl", "kl-simplex", "itakura-saito", "logistic", "log-sum-exp"),

@@ -146,17 +146,6 @@ def say(text: str = "", quiet: bool = False, lines: bool = False, aside: bool = 
         print(visible(text, lines), file=sys.stderr if aside else sys.stdout)
 
 
-def markdown(text: str) -> None:
-    """Print Markdown: formatted on a terminal, as it is elsewhere."""
-    if sys.stdout.isatty():
-        from rich.console import Console
-        from rich.markdown import Markdown
-
-        Console().print(Markdown(visible(text, lines=True)))
-    else:
-        say(text, lines=True)
-
-
 def print_json(value: object) -> None:
     """Print a value for programs: one JSON document, in which unsafe characters are written as JSON writes them."""
     text = json.dumps(value, indent=2, ensure_ascii=False, allow_nan=False)

@@ -5,8 +5,6 @@ The library is imported inside the commands, so that help and usage errors do no
 
 from __future__ import annotations
 
-import csv
-import io
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Any
@@ -198,15 +196,13 @@ def _names_in(notes: Mapping[str, Any], folder: Path, count: int) -> list[str]:
 
 
 def _write_csv(path: Path, header: Sequence[str], rows: Sequence[Sequence[object]]) -> None:
+    import pandas
+
     from askew.io import atomic_write
 
-    text = io.StringIO()
-    writer = csv.writer(text, lineterminator="\n")
-    writer.writerow(header)
-    writer.writerows(rows)
     try:
         with atomic_write(path) as temporary:
-            temporary.write_text(text.getvalue(), encoding="utf-8", newline="")
+            pandas.DataFrame(rows, columns=list(header)).to_csv(temporary, index=False, lineterminator="\n")
     except OSError as error:
         got = f"{str(path)!r} ({error.strerror or error})"
         raise type(error)(message("-o", "a file that can be written", got)) from error

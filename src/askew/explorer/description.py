@@ -21,7 +21,7 @@ from askew.potentials.icnn.terms import Network, QuadraticTerm, SeparableTerm
 Part = dict[str, Any]
 
 SHOWN = (
-    "the Bregman divergence of a potential of askew other than FromFunction (NeuralBregman, Kullback-Leibler, "
+    "the Bregman divergence of a potential of askew other than FromFunction and Conjugate (NeuralBregman, KL, "
     "Itakura-Saito, ...), MaxAffine (PBDL), Mahalanobis, Euclidean, their Reversed, Scaled, Sqrt, Symmetrized and "
     "GeneralizedSymmetrized forms, or one of these behind an encoder"
 )
@@ -79,7 +79,7 @@ def describe(model: Divergence) -> Description:
     --------
     >>> from askew.divergences import make
     >>> describe(make("kl", 3)).to_json()
-    {'encoder': [], 'potential': {'kind': 'entropy', 'simplex': False}, 'changes': []}
+    {'encoder': [], 'potential': {'kind': 'entropy'}, 'changes': []}
     """
     with torch.no_grad():
         return _divergence(model)
@@ -160,49 +160,32 @@ DIVERGENCES: dict[type, Callable[[Any], Description]] = {
 # ---------------------------------------------------------------------- potentials
 
 
-def _potential(potential: Any, inverted: bool = False) -> Part:
-    """Return a potential; ``inverted`` says that the page has to invert its gradient as well, by a formula."""
+def _potential(potential: Any) -> Part:
     handler = _handler(COMPOSED, potential)
     if handler is None and type(potential) in CLOSED_FORMS:
-        return CLOSED_FORMS[type(potential)]
-    if handler is None or (inverted and NO_INVERSE.intersection(type(potential).__mro__)):
-        raise _unknown(type(potential).__name__)
-    part: Part = handler(potential, inverted)
+        return {"kind": CLOSED_FORMS[type(potential)]}
+    if handler is None:
+        got = f"a Bregman divergence of {type(potential).__name__}"
+        raise TypeError(checks.message("model of write_explorer", SHOWN, got, HINT))
+    part: Part = handler(potential)
     return part
 
 
-def _unknown(what: str) -> TypeError:
-    return TypeError(checks.message("model of write_explorer", SHOWN, f"a Bregman divergence of {what}", HINT))
-
-
-def _quadratic(matrix: Tensor | None, inverted: bool = False) -> Part:
-    inverse = None
-    if matrix is not None and inverted:
-        if int(torch.linalg.matrix_rank(matrix)) < matrix.shape[1]:
-            raise _unknown("a Quadratic that is flat in some direction")
-        root = torch.linalg.pinv(matrix.double())
-        inverse = root @ root.t() / 2
-    return {"kind": "quadratic", "matrix": None if matrix is None else matrix.t().float(), "inverse": inverse}
+def _quadratic(matrix: Tensor | None) -> Part:
+    return {"kind": "quadratic", "matrix": None if matrix is None else matrix.t().float()}
 
 
 def _scaled(inner: Part, factor: float) -> Part:
     return {"kind": "scaled", "inner": inner, "factor": factor}
 
 
-def _affine(potential: potentials.AffinePrecomposed, inverted: bool) -> Part:
+def _affine(potential: potentials.AffinePrecomposed) -> Part:
     offset = None if potential.offset is None else potential.offset.float()
     inner = _potential(potential.potential)
     return {"kind": "affine", "inner": inner, "matrix": potential.matrix.t().float(), "offset": offset}
 
 
-def _conjugate(potential: potentials.Conjugate, inverted: bool) -> Part:
-    try:
-        return {"kind": "conjugate", "inner": _potential(potential.potential, inverted=True)}
-    except TypeError:
-        raise _unknown(f"the Conjugate of {type(potential.potential).__name__}, which has no formula") from None
-
-
-def _icnn(potential: potentials.ICNN, inverted: bool) -> Part:
+def _icnn(potential: potentials.ICNN) -> Part:
     calibrated = potential.calibrated
     return {
         "kind": "icnn",
@@ -231,23 +214,21 @@ def _separable(term: SeparableTerm) -> Part:
     return {"kind": "atoms", "sharpness": sharpness.float(), "offset": offset.float(), "weight": weight.float()}
 
 
-CLOSED_FORMS: dict[type, Part] = {
-    potentials.Burg: {"kind": "burg"},
-    potentials.Exponential: {"kind": "exponential"},
-    potentials.FermiDirac: {"kind": "fermi-dirac"},
-    potentials.LogSumExp: {"kind": "log-sum-exp"},
+CLOSED_FORMS: dict[type, str] = {
+    potentials.Burg: "burg",
+    potentials.Exponential: "exponential",
+    potentials.FermiDirac: "fermi-dirac",
+    potentials.LogSumExp: "log-sum-exp",
 }
-COMPOSED: dict[type, Callable[[Any, bool], Part]] = {
+COMPOSED: dict[type, Callable[[Any], Part]] = {
     potentials.AffinePrecomposed: _affine,
-    potentials.Conjugate: _conjugate,
     potentials.ICNN: _icnn,
-    potentials.NegativeEntropy: lambda phi, _: {"kind": "entropy", "simplex": phi.simplex},
-    potentials.PowerNorm: lambda phi, _: {"kind": "power", "p": phi.p},
-    potentials.Quadratic: lambda phi, inverted: _quadratic(phi.matrix, inverted),
-    potentials.Scaled: lambda phi, inverted: _scaled(_potential(phi.potential, inverted), float(phi.factor)),
-    potentials.Sum: lambda phi, _: {"kind": "sum", "parts": [_potential(part) for part in phi.parts]},
+    potentials.NegativeEntropy: lambda _: {"kind": "entropy"},
+    potentials.PowerNorm: lambda phi: {"kind": "power", "p": phi.p},
+    potentials.Quadratic: lambda phi: _quadratic(phi.matrix),
+    potentials.Scaled: lambda phi: _scaled(_potential(phi.potential), float(phi.factor)),
+    potentials.Sum: lambda phi: {"kind": "sum", "parts": [_potential(part) for part in phi.parts]},
 }
-NO_INVERSE = frozenset({potentials.AffinePrecomposed, potentials.ICNN, potentials.Sum})
 TERMS: dict[type, Callable[[Any], Part]] = {
     Network: _network,
     QuadraticTerm: lambda term: _quadratic(term.matrix.t()),

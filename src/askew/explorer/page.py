@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from numpy.typing import ArrayLike
-from torch import Tensor, nn
+from torch import Tensor
 
 from askew import checks, io
 from askew.checks import REAL
@@ -20,7 +20,7 @@ from askew.encoders import Standardize
 from askew.explorer.description import SHOWN, describe
 from askew.explorer.scene import Scene, make_scene
 from askew.plot.plane import Floats
-from askew.potentials import ICNN, Burg, FermiDirac, NegativeEntropy, Potential
+from askew.potentials import ICNN, Burg, FermiDirac, NegativeEntropy
 
 # In the order in which they build on each other.
 SCRIPTS = (
@@ -93,7 +93,7 @@ def write_explorer(
         **scene.content,
     }
     heading = title or "What does this divergence call near?"
-    io.write_text(path, _page(heading, _summary(divergence, scene), content))
+    io.write_text(path, _page(heading, _summary(scene), content))
     return Path(path)
 
 
@@ -128,33 +128,17 @@ def _name(divergence: Divergence) -> str:
     """Return the name of the model on the switch between distances."""
     if any(True for _ in divergence.parameters()):
         return "Learned"
-    last = _chain(divergence)[-1]
-    return NAMES.get(type(last), type(last).__name__) if isinstance(last, Potential) else "This model"
+    return next((NAMES[type(part)] for part in divergence.modules() if type(part) in NAMES), "This model")
 
 
-def _summary(divergence: Divergence, scene: Scene) -> str:
+def _summary(scene: Scene) -> str:
     """Return a sentence or two about what is shown."""
-    *before, last = _chain(divergence)
-    name = NAMES.get(type(last))
-    kind = f"The divergence {type(last).__name__}" if name is None else f"The {name} divergence"
-    kind = "A neural Bregman divergence" if type(last) is ICNN else kind
-    behind = f", behind {', '.join(type(part).__name__ for part in before)}" if before else ""
-    words = f"{kind} of {scene.content['dim']} features{behind}."
+    words = f"A divergence of {scene.content['dim']} features."
     if scene.total > scene.shown:
         words += f" Of {scene.total:,} data points {scene.shown} are shown, as many of each class as can be."
     elif scene.total:
         words += f" All {scene.total} data points are shown."
     return words
-
-
-def _chain(module: Any) -> list[nn.Module]:
-    """Return the parts of a model from the points on: encoder, wrappers, potential or divergence."""
-    if isinstance(module, nn.Sequential):
-        return [part for layer in module for part in _chain(layer)]
-    if hasattr(module, "encoder"):
-        return [*_chain(module.encoder), *_chain(module.divergence)]
-    inner = getattr(module, "inner", None)
-    return [getattr(module, "potential", module)] if inner is None else [module, *_chain(inner)]
 
 
 def _page(title: str, summary: str, content: dict[str, Any]) -> str:

@@ -6,7 +6,7 @@ does not know, and returns the axes: ``balls("kl", [[1, 2]], 0.1).figure.savefig
 
 from askew.plot.ball import balls
 from askew.plot.cell import cells
-from askew.plot.fields import asymmetry, levels, local_asymmetry
+from askew.plot.fields import asymmetry, levels
 from askew.plot.plane import Plane
 
-__all__ = ["Plane", "asymmetry", "balls", "cells", "levels", "local_asymmetry"]
+__all__ = ["Plane", "asymmetry", "balls", "cells", "levels"]

@@ -3,24 +3,25 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from itertools import combinations
 from typing import TYPE_CHECKING
 
 import numpy as np
+import torch
 from numpy.typing import ArrayLike
-from scipy import ndimage
 from torch import Tensor
 
 from askew import checks
 from askew.divergences import split_encoder
-from askew.plot.frame import CYCLE, INK, draw_lines, finish, make_axes, place_legend, view_limits
-from askew.plot.grid import HUGE, Grid, cut
+from askew.plot.frame import CYCLE, make_axes, place_legend, set_axes, view_limits
+from askew.plot.grid import INK, Grid
 from askew.plot.plane import Floats, Plane, as_rows
 from askew.plot.scene import Scene
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
+# How far away the nearest other centre is where there is none.
+FAR = 1e300
 # Clusters differ by colour and by marker.
 MARKERS = ("o", "s", "^", "D", "v", "P", "X", "*")
 
@@ -33,7 +34,7 @@ def cells(
     dual: bool | None = None,
     plane: Plane | None = None,
     limits: Sequence[float] | None = None,
-    resolution: int = 201,
+    resolution: int = 301,
     legend: bool = True,
     ax: Axes | None = None,
 ) -> Axes:
@@ -44,7 +45,7 @@ def cells(
 
     For a Bregman divergence, D(x, a) - D(x, b) is affine in x: the bisectors are straight, and at a place that the
     potential decides. D(a, x) - D(b, x) is affine in the gradient at x instead, so the bisectors of the dual cells are
-    curved. Behind an encoder both are. Every vertex of a line is as far from both of its centres, to about 1e-6.
+    curved. Behind an encoder both are.
 
     Parameters
     ----------
@@ -68,38 +69,38 @@ def cells(
     """
     ax = make_axes(ax)
     data = None if points is None else as_rows(points, "points of cells")
-    array, features, embedded = None, None, False
     fitted = getattr(clusters, "cluster_centers_", None)
     if fitted is None:
-        array = _centres(clusters, divergence)
-        features = array.shape[1]
+        _check_centres(clusters, divergence)
+    elif divergence is not None or dual is not None:
+        must = "left out for a fitted clustering, which has its own"
+        raise ValueError(checks.message("divergence and dual of cells", must, f"{divergence!r} and {dual!r}"))
     else:
-        if divergence is not None or dual is not None:
-            must = "left out for a fitted clustering, which has its own"
-            raise ValueError(checks.message("divergence and dual of cells", must, f"{divergence!r} and {dual!r}"))
-        array = as_rows(fitted, "clusters of cells")
         # The parameter, as the fitted divergence may be without its encoder; other clusterings are Euclidean.
         divergence, dual = getattr(clusters, "divergence", "euclidean"), bool(getattr(clusters, "dual", False))
-        embedded = split_encoder(divergence, array.shape[1], "cells").encoder is not None
-        features = getattr(clusters, "n_features_in_", None if embedded else array.shape[1])
+    array = as_rows(clusters if fitted is None else fitted, "clusters of cells")  # type: ignore[arg-type]
+    embedded = fitted is not None and split_encoder(divergence, array.shape[1], "cells").encoder is not None
+    features = getattr(clusters, "n_features_in_", None if embedded else array.shape[1])
     scene = Scene.of(divergence, features if data is None else data.shape[1], plane, "cells")
     side = "second" if dual else "first"
-    # Centres that are embeddings have no place among the points.
-    centres = scene.embedded(array, "centres") if embedded else scene.given(array, "centres")
-    places = None if embedded else scene.plane.coordinates(array)
+    if embedded:  # centres that are embeddings have no place among the points
+        centres, places = scene.converted(torch.from_numpy(array)), None
+    else:
+        centres, places = scene.given(array, "centres"), scene.plane.coordinates(array)
     coordinates = scene.coordinates(data, "points")
     seen = [part for part in (coordinates, places) if part is not None]
     grid = Grid(scene, view_limits(scene, limits, np.concatenate(seen) if seen else None), resolution)
+    set_axes(ax, grid)
 
     matrix = grid.evaluate(lambda uv: scene.matrix(uv, centres, side))
-    filled = []
+    edges: list[Floats] = []
     for i in range(len(centres)):
-        lead = matrix[..., i] - np.delete(matrix, i, -1).min(-1, initial=np.inf)
+        lead = matrix[..., i] - np.delete(matrix, i, -1).min(-1, initial=FAR)
         if np.nanmin(lead) < 0:
-            lead, colour = np.maximum(lead, -HUGE), CYCLE[i % len(CYCLE)]
-            filled.append(grid.fill(ax, lead, [-2 * HUGE, 0.0], colors=colour, alpha=0.22))
+            grid.fill(ax, lead, [-2 * FAR, 0.0], colors=CYCLE[i % len(CYCLE)], alpha=0.22)
+            edges += grid.lines(lead, 0.0)
     label = "D(a, x) = D(b, x)" if dual else "D(x, a) = D(x, b)"
-    draw_lines(ax, _bisectors(grid, centres, side, matrix), label, color=INK, linewidth=1.6, zorder=2.2)
+    grid.draw(ax, edges, label, color=INK, linewidth=1.6, zorder=2.2)
     if data is not None and coordinates is not None:
         owners = scene.pairs(scene.given(data, "points", first=not dual), centres, side).argmin(1).cpu().numpy()
         for i in np.unique(owners):
@@ -108,40 +109,16 @@ def cells(
             ax.scatter(u, v, s=20, color=colour, marker=marker, edgecolor="white", linewidths=0.5, zorder=2.4)
     if places is not None:
         ax.plot(*places.T, "X", label="centre", color=INK, markersize=11, markeredgecolor="white", zorder=3)
-    finish(ax, grid, filled)
     if legend:
         place_legend(ax, 2)
     return ax
 
 
-def _centres(clusters: object, divergence: object) -> Floats:
-    """Return the centres that were given instead of a fitted clustering."""
+def _check_centres(clusters: object, divergence: object) -> None:
+    """Raise for what was given instead of a fitted clustering, if it cannot be centres with a divergence."""
     if hasattr(clusters, "fit"):
         got, hint = f"a {type(clusters).__name__} that is not fitted", "Call its fit first."
         raise ValueError(checks.message("clusters of cells", "a fitted clustering, or centres", got, hint))
     if divergence is None:
         hint = 'Example: cells(centres, "kl").'
         raise ValueError(checks.message("divergence of cells", "given together with centres", "None", hint))
-    return as_rows(clusters, "clusters of cells")  # type: ignore[arg-type]
-
-
-def _bisectors(grid: Grid, centres: Tensor, side: str, matrix: Floats) -> list[Floats]:
-    """Return the lines between cells that touch, each where its two centres are nearest and equally far."""
-    scene = grid.scene
-    owners = np.where(np.isnan(matrix).any(-1), -1, matrix.argmin(-1))
-    lines: list[Floats] = []
-    for i, j in combinations(range(len(centres)), 2):
-
-        def difference(uv: Floats, i: int = i, j: int = j) -> Floats:
-            return scene.column(uv, centres[i], side) - scene.column(uv, centres[j], side)
-
-        def lead(uv: Floats, i: int = i, j: int = j) -> Floats:
-            """Return how much farther away the nearest of the other centres is."""
-            values = scene.matrix(grid.inside(uv), centres, side)
-            rest: Floats = np.delete(values, [i, j], 1).min(1, initial=np.inf)
-            return rest - np.minimum(values[:, i], values[:, j])
-
-        # Cells touch if nodes of them are neighbours, also across a diagonal.
-        if (ndimage.binary_dilation(owners == i, np.ones((3, 3))) & (owners == j)).any():
-            lines += cut(grid.curves(difference, matrix[..., i] - matrix[..., j], 0.0), lead)
-    return lines

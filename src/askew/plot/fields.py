@@ -6,12 +6,12 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import ArrayLike
 from torch import Tensor
 
 from askew import checks
 from askew.divergences import Bregman
-from askew.plot.frame import INK, draw_levels, finish, make_axes, mark, view_limits
+from askew.plot.frame import make_axes, mark, set_axes, view_limits
 from askew.plot.grid import Grid
 from askew.plot.plane import Floats, Plane, as_rows
 from askew.plot.scene import Scene
@@ -24,8 +24,6 @@ if TYPE_CHECKING:
 HIGHEST = 0.93
 # Where the scale of an asymmetry may end, and below what it is rounding.
 SCALES, ROUNDING = (0.1, 0.2, 0.5, 1.0), 1e-5
-# Directions that are tried at each place for the local asymmetry.
-DIRECTIONS = 24
 
 
 def levels(
@@ -36,7 +34,7 @@ def levels(
     points: ArrayLike | Tensor | None = None,
     plane: Plane | None = None,
     limits: Sequence[float] | None = None,
-    resolution: int = 151,
+    resolution: int = 201,
     ax: Axes | None = None,
 ) -> Axes:
     r"""Draw the level sets of the potential phi of a Bregman divergence, and return the axes.
@@ -77,19 +75,17 @@ def levels(
         hint = "Of a squared norm take askew.potentials.Quadratic(dim); balls and asymmetry draw any divergence."
         must, got = "a Bregman divergence, which has a potential", type(scene.divergence).__name__
         raise TypeError(checks.message("divergence of levels", must, got, hint))
-    centre = None if base is None else scene.given(base, "at")[0]
+    centre = None if base is None else scene.given(base, "at")[:1]
     coordinates, place = scene.coordinates(data, "points"), scene.coordinates(base, "at")
     grid = Grid(scene, view_limits(scene, limits, place if coordinates is None else coordinates), resolution)
-
-    def height(uv: Floats) -> Floats:
-        return scene.rows(potential, scene.at(uv)) if centre is None else scene.column(uv, centre, "first")
-
-    values = grid.evaluate(height)
-    inside = grid.distance(grid.nodes).reshape(values.shape) >= 0
-    steps = _round_levels(values[inside], checks.check_size(count, "count of levels"))
-    filled = grid.fill(ax, values, steps, cmap="Blues", extend="both", alpha=0.75)
-    draw_levels(ax, grid, height, values, steps, signed=False)
-    finish(ax, grid, [filled])
+    set_axes(ax, grid)
+    if centre is None:
+        values = grid.evaluate(lambda uv: scene.rows(potential, scene.at(uv)))
+    else:
+        values = grid.evaluate(lambda uv: scene.matrix(uv, centre, "first")[:, 0])
+    steps = _round_levels(values, checks.check_size(count, "count of levels"))
+    grid.fill(ax, values, steps, cmap="Blues", extend="both", alpha=0.75)
+    grid.draw_levels(ax, values, steps, signed=False)
     mark(ax, coordinates, place)
     return ax
 
@@ -114,7 +110,7 @@ def asymmetry(
     points: ArrayLike | Tensor | None = None,
     plane: Plane | None = None,
     limits: Sequence[float] | None = None,
-    resolution: int = 121,
+    resolution: int = 201,
     colorbar: bool = True,
     ax: Axes | None = None,
 ) -> Axes:
@@ -148,15 +144,15 @@ def asymmetry(
     if len(base) > 1:
         raise ValueError(checks.message("reference of asymmetry", "one point, of shape (dim,)", f"{len(base)} points"))
     scene = Scene.of(divergence, base.shape[1], plane, "asymmetry")
-    centre = scene.given(base, "reference")[0]
+    centre = scene.given(base, "reference")
     coordinates, place = scene.coordinates(points, "points"), scene.plane.coordinates(base)
     seen = place if coordinates is None else np.concatenate([coordinates, place])
     grid = Grid(scene, view_limits(scene, limits, seen), resolution)
+    set_axes(ax, grid)
 
-    def relative(uv: Floats) -> Floats:
-        return _relative(scene.column(uv, centre, "first"), scene.column(uv, centre, "second"))
-
-    values = grid.evaluate(relative)
+    values = grid.evaluate(
+        lambda uv: _relative(scene.matrix(uv, centre, "first")[:, 0], scene.matrix(uv, centre, "second")[:, 0])
+    )
     sizes = np.abs(values[np.isfinite(values)])
     symmetric = sizes.max() < ROUNDING
     # Only rounding is left of a symmetric divergence, which has no lines.
@@ -164,90 +160,11 @@ def asymmetry(
     end = next(end for end in SCALES if end == 1.0 or np.quantile(sizes, 0.9) <= end)
     filled = grid.fill(ax, values, np.linspace(-end, end, 21), cmap="PuOr_r", extend="both")
     if not symmetric:
-        draw_levels(ax, grid, relative, values, np.round(np.linspace(-end, end, 11), 9)[1:-1], signed=True)
-    finish(ax, grid, [filled])
+        grid.draw_levels(ax, values, np.round(np.linspace(-end, end, 11), 9)[1:-1], signed=True)
     mark(ax, coordinates, place)
     if colorbar:
         label, ticks = "(D(x, c) - D(c, x)) / (D(x, c) + D(c, x))", np.linspace(-end, end, 5)
         ax.figure.colorbar(filled, ax=ax, label=label, shrink=0.8, ticks=ticks).outline.set_visible(False)
-    return ax
-
-
-def local_asymmetry(
-    divergence: object,
-    *,
-    step: float | None = None,
-    arrows: int = 13,
-    points: ArrayLike | Tensor | None = None,
-    plane: Plane | None = None,
-    limits: Sequence[float] | None = None,
-    resolution: int = 51,
-    colorbar: bool = True,
-    ax: Axes | None = None,
-) -> Axes:
-    r"""Draw how asymmetric a divergence is between each point and its neighbours, and return the axes.
-
-    .. math:: \max_{|h| = s}\ \frac{D(x + h, x) - D(x, x + h)}{D(x + h, x) + D(x, x + h)}
-
-    The colour is this number, and the arrow is the direction h that has it: for a step along the arrow D(there, here)
-    is larger than D(here, there), for one against it smaller. For a Bregman divergence the numerator is, for small h,
-    minus a sixth of the third derivative of phi along h: arrows point to where phi curves less, and the number grows
-    in proportion to s. Places nearer to the edge of the domain than s are left white.
-
-    Parameters
-    ----------
-    divergence
-        As in :func:`balls`.
-    step
-        The length s of a step, in units of the axes; by default a twentieth of the shorter one.
-    arrows
-        Number of arrows along the longer axis.
-    points, plane, limits, resolution, colorbar, ax
-        As in :func:`asymmetry`. Without limits or points the domain is shown: all of one that is bounded, else 0 to 3
-        or -3 to 3.
-
-    Examples
-    --------
-    >>> ax = local_asymmetry("itakura-saito", limits=(0, 3, 0, 3), resolution=11)
-    >>> ax.get_xlabel()
-    'feature 1'
-    """
-    ax = make_axes(ax)
-    data = None if points is None else as_rows(points, "points of local_asymmetry")
-    arrows = checks.check_size(arrows, "arrows of local_asymmetry")
-    scene = Scene.of(divergence, None if data is None else data.shape[1], plane, "local_asymmetry")
-    coordinates = scene.coordinates(data, "points")
-    shown = view_limits(scene, limits, coordinates)
-    grid = Grid(scene, shown, resolution)
-    sides = np.ptp(grid.polygon, axis=0)
-    length = float(sides.min()) / 20 if step is None else checks.check_positive(step, "step of local_asymmetry")
-    matplotlib = checks.optional_import("matplotlib", "plot", "askew.plot")
-    ticker = checks.optional_import("matplotlib.ticker", "plot", "askew.plot")
-
-    inner = Grid(scene, shown, resolution, reach=length)
-    strength = inner.evaluate(lambda uv: _strongest(scene, uv, length)[0])
-    finite = strength[np.isfinite(strength)]
-    symmetric = finite.max() < ROUNDING
-    # Round numbers, with the few highest values at the edge of a domain above them.
-    most = 1.0 if symmetric else float(np.quantile(finite, 0.95))
-    shades = ticker.MaxNLocator(8).tick_values(0, most)
-    # Light enough for the arrows to be seen on all of them.
-    colours = matplotlib.colormaps["YlOrBr"](np.linspace(0, 0.6, len(shades)))
-    filled = inner.fill(ax, strength, shades, colors=colours, extend="max")
-    if not symmetric:
-        places = _spread(inner, arrows)
-        sizes, directions = _strongest(scene, places, length)
-        kept = sizes > ROUNDING
-        # Lengths in proportion to the asymmetry would be too short to see in most places.
-        shares = np.sqrt(np.minimum(1, sizes[kept] / most))
-        vectors = 0.85 * float(sides.max()) / arrows * directions[kept] * shares[:, None]
-        tails = places[kept] - vectors / 2
-        ax.quiver(*tails.T, *vectors.T, angles="xy", scale_units="xy", scale=1, color=INK, width=0.004, zorder=2.5)
-    finish(ax, grid, [filled], inner)
-    mark(ax, coordinates, None)
-    if colorbar:
-        label = f"largest asymmetry of a step of length {length:.2g}"
-        ax.figure.colorbar(filled, ax=ax, label=label, shrink=0.8).outline.set_visible(False)
     return ax
 
 
@@ -259,30 +176,3 @@ def _relative(forth: Floats, back: Floats) -> Floats:
     quotient = np.where(np.isinf(forth) & np.isfinite(back), 1.0, quotient)
     quotient = np.where(np.isinf(back) & np.isfinite(forth), -1.0, quotient)
     return np.where((forth == 0) & (back == 0), 0.0, quotient)
-
-
-def _strongest(scene: Scene, places: Floats, length: float) -> tuple[Floats, Floats]:
-    """Return the largest relative asymmetry of steps from places, and their directions, ``(n,)`` and ``(n, 2)``.
-
-    NaN where a step leads out of the domain.
-    """
-    angles = 2 * np.pi * np.arange(DIRECTIONS) / DIRECTIONS
-    directions = np.stack([np.cos(angles), np.sin(angles)], 1)
-    here, asymmetries = scene.at(places), np.empty((len(places), DIRECTIONS))
-    for i, direction in enumerate(directions):
-        there = scene.at(places + length * direction)
-        asymmetries[:, i] = _relative(
-            scene.rows(scene.divergence, there, here), scene.rows(scene.divergence, here, there)
-        )
-    defined = np.isfinite(asymmetries.sum(1))
-    best: NDArray[np.int64] = np.where(defined[:, None], asymmetries, 0.0).argmax(1)
-    return np.where(defined, asymmetries[np.arange(len(places)), best], np.nan), directions[best]
-
-
-def _spread(grid: Grid, count: int) -> Floats:
-    """Return evenly spaced places inside the domain, ``count`` along the longer side of the picture."""
-    low, size = grid.polygon.min(0), np.ptp(grid.polygon, axis=0)
-    numbers = np.maximum(1, np.round(count * size / size.max())).astype(int)
-    axes = [low[i] + (np.arange(numbers[i]) + 0.5) * size[i] / numbers[i] for i in (0, 1)]
-    places: Floats = np.stack([part.ravel() for part in np.meshgrid(*axes)], 1)
-    return places[grid.distance(places) > 0]

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 
 from askew import checks
 from askew.checks import POSITIVE, REAL
-from askew.plot.grid import Grid, check_limits
+from askew.plot.grid import INK, Grid, part_in_domain
 from askew.plot.plane import Floats, Plane
 from askew.plot.scene import Scene
 
@@ -20,7 +19,6 @@ if TYPE_CHECKING:
 # see on white, and grey for black. Line styles and markers differ as well.
 CYCLE = ("#0072B2", "#E69F00", "#009E73", "#CC79A7", "#56B4E9", "#D55E00", "#7A5195", "#7F7F7F")
 FIRST, SECOND = CYCLE[0], CYCLE[5]
-INK = "#222222"
 
 # Room around points and around the triangle of distributions, as a share of their extent.
 MARGIN, TRIANGLE_MARGIN = 0.08, 0.07
@@ -45,13 +43,13 @@ def make_axes(ax: Axes | None) -> Axes:
 def view_limits(scene: Scene, limits: object, points: Floats | None) -> tuple[float, float, float, float]:
     """Return the limits of a picture: those given, or such that coordinates fit, or those of the domain."""
     if limits is not None:
-        return check_limits(limits, scene.owner)
+        return _check_limits(limits, scene.owner)
     domain, plane = scene.domain, scene.plane
     if domain.sums_to_one or np.isfinite([domain.lower, domain.upper]).all():
         # All of a bounded domain, which lies within this distance of the place nearest to its middle.
         middle = plane.coordinates(np.full(plane.dim, 1.0 / plane.dim if domain.sums_to_one else 0.5))[0]
         reach = 2 * np.sqrt(plane.dim) / min(np.linalg.norm(plane.first), np.linalg.norm(plane.second))
-        polygon = Grid(scene, [middle[0] - reach, middle[0] + reach, middle[1] - reach, middle[1] + reach], 2).polygon
+        polygon = part_in_domain(scene, [middle[0] - reach, middle[0] + reach, middle[1] - reach, middle[1] + reach])
         lowest, highest = polygon.min(0), polygon.max(0)
     elif points is None:
         low, high = POSITIVE_LIMITS if domain == POSITIVE else REAL_LIMITS
@@ -66,48 +64,27 @@ def view_limits(scene: Scene, limits: object, points: Floats | None) -> tuple[fl
     return float(lowest[0]), float(highest[0]), float(lowest[1]), float(highest[1])
 
 
-def draw_lines(ax: Axes, lines: Sequence[Floats], label: str | None = None, **style: Any) -> None:
-    """Draw curves as one collection, which has one entry in the legend."""
-    collections = checks.optional_import("matplotlib.collections", "plot", "askew.plot")
-    ax.add_collection(collections.LineCollection(lines, label=label, **style), autolim=False)
+def _check_limits(limits: object, owner: str) -> tuple[float, float, float, float]:
+    try:
+        left, right, bottom, top = (float(value) for value in limits)  # type: ignore[attr-defined]
+    except (TypeError, ValueError):
+        left, right, bottom, top = 0.0, 0.0, 0.0, 0.0
+    if not (np.isfinite([left, right, bottom, top]).all() and left < right and bottom < top):
+        must = "four finite numbers, (left, right, bottom, top), with left < right and bottom < top"
+        raise ValueError(checks.message(f"limits of {owner}", must, repr(limits)))
+    return left, right, bottom, top
 
 
-def draw_levels(
-    ax: Axes, grid: Grid, function: Callable[[Floats], Floats], values: Floats, steps: Floats, signed: bool
-) -> None:
-    """Draw the curves on which a function has given values, with these values on them.
-
-    Where the sign matters, lines are dashed below zero and thick at zero.
-    """
-    contour = checks.optional_import("matplotlib.contour", "plot", "askew.plot")
-    curves = {float(step): lines for step in steps if (lines := grid.curves(function, values, float(step)))}
-    if curves:
-        drawn = contour.ContourSet(
-            ax,
-            [*curves],
-            [*curves.values()],
-            colors=INK,
-            linewidths=[1.8 if signed and step == 0 else 0.9 for step in curves],
-            linestyles=["dashed" if signed and step < 0 else "solid" for step in curves],
-        )
-        ax.clabel(drawn, fmt=lambda step: f"{step:g}", fontsize=8, inline_spacing=3)
-
-
-def finish(ax: Axes, grid: Grid, filled: Iterable[Any] = (), inner: Grid | None = None) -> None:
-    """Cut filled areas at the edge of the domain, draw that edge, set limits, aspect and names of the axes.
-
-    Areas that were filled from an inner grid are cut at the edge of that.
-    """
-    patches = checks.optional_import("matplotlib.patches", "plot", "askew.plot")
-    plane, domain = grid.scene.plane, grid.scene.domain
-    polygon, triangle = grid.polygon, domain.sums_to_one and plane.dim == 3
-    for artist in filled:
-        artist.set_clip_path(patches.Polygon(polygon if inner is None else inner.polygon, transform=ax.transData))
+def set_axes(ax: Axes, grid: Grid) -> None:
+    """Draw the edge of the domain, set limits, aspect and names of the axes."""
+    plane, domain, polygon = grid.scene.plane, grid.scene.domain, grid.polygon
+    triangle = domain.sums_to_one and plane.dim == 3
     low, high = polygon.min(0), polygon.max(0)
     if domain != REAL:
         edges = np.stack([polygon, np.roll(polygon, -1, 0)], 1)
-        on_edge = np.abs(grid.distance(edges.mean(1))) < 1e-9 * (high - low).max()
-        draw_lines(ax, list(edges[on_edge]), color=INK, linewidth=1.0, zorder=1.5)
+        slacks = grid.scene.slacks(edges.mean(1)).min(1)
+        on_edge = np.abs(slacks) < 1e-9 * (high - low).max()
+        grid.draw(ax, list(edges[on_edge]), color=INK, linewidth=1.0, zorder=1.5, clip_on=False)
     if triangle:  # room for the names of the corners
         low, high = low - TRIANGLE_MARGIN * (high - low), high + TRIANGLE_MARGIN * (high - low)
     ax.set_xlim(low[0], high[0])
@@ -126,17 +103,8 @@ def _draw_corners(ax: Axes, plane: Plane) -> None:
     """Name the corners of the triangle of distributions, which needs no axes."""
     ax.set_axis_off()
     corners = plane.coordinates(np.eye(3))
-    for i, corner in enumerate(corners):
-        away = corner - corners.mean(0)
-        ax.annotate(
-            f"$x_{i + 1} = 1$",
-            corner,
-            9 * away / np.linalg.norm(away),
-            textcoords="offset points",
-            ha="center",
-            va="bottom" if away[1] > 0 else "top",
-            annotation_clip=False,
-        )
+    for i, (u, v) in enumerate(corners + 0.04 * (corners - corners.mean(0))):
+        ax.text(u, v, f"$x_{i + 1} = 1$", ha="center", va="bottom" if v > corners.mean() else "top")
 
 
 def mark(ax: Axes, points: Floats | None, places: Floats | None, label: str | None = None) -> None:

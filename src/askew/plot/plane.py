@@ -78,8 +78,7 @@ class Plane:
         object.__setattr__(self, "origin", origin)
         basis = np.stack([self.first, self.second], 1)
         lengths = np.linalg.norm(basis, axis=0)
-        sizes = np.linalg.svd(basis / np.maximum(lengths, 1e-300), compute_uv=False)
-        if len(sizes) < 2 or lengths.min() == 0 or sizes[1] < PARALLEL:
+        if np.linalg.matrix_rank(basis / np.maximum(lengths, 1e-300), tol=PARALLEL) < 2:
             hint = "Three points on one line, or two that are equal, span no plane."
             got = f"{self.first.tolist()} and {self.second.tolist()}"
             raise ValueError(checks.message("the directions of Plane", "two that are not parallel", got, hint))
@@ -114,11 +113,10 @@ class Plane:
         origin = as_rows(a, "a of Plane.through")[0]
         to_b = as_rows(b, "b of Plane.through", len(origin))[0] - origin
         to_c = as_rows(c, "c of Plane.through", len(origin))[0] - origin
-        first = to_b / max(float(np.linalg.norm(to_b)), 1e-300)
+        cls(origin, to_b, to_c)  # raises for points on one line
+        first = to_b / np.linalg.norm(to_b)
         second = to_c - (to_c @ first) * first
-        length = float(np.linalg.norm(second))
-        # A remainder of rounding is no direction.
-        second = second / length if length > PARALLEL * float(np.linalg.norm(to_c)) else np.zeros_like(second)
+        second /= np.linalg.norm(second)
         return cls(origin, first, second, ("along b - a", "towards c"))
 
     @classmethod

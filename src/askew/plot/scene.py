@@ -19,6 +19,8 @@ from askew.plot.plane import Floats, Plane, as_rows
 
 SIDES = ("first", "second")
 
+# Places at the edge of the domain are evaluated inside of it, by this share of the way to the middle of the picture.
+INSET = 2e-3
 # Rows that are evaluated at a time.
 BLOCK_ROWS = 1 << 15
 
@@ -74,21 +76,15 @@ class Scene:
         """Where points must lie; an encoder takes all of them."""
         return self.divergence.domain if self.encoder is None else REAL
 
-    def slacks(self, coordinates: Floats, reach: float = 0.0) -> Floats:
+    def slacks(self, coordinates: Floats, beyond: float = 0.0) -> Floats:
         """Return the distances of points from each bound of the domain, ``(n, 2) -> (n, bounds)``; negative outside.
 
-        With a reach, outside begins that far from the edge, in units of the axes.
+        Outside begins ``beyond`` the edge, in units of the axes.
         """
         points, domain = self.plane.points(coordinates), self.domain
-        steepest = reach * np.hypot(self.plane.first, self.plane.second)
-        bounded = []
-        if np.isfinite(domain.lower):
-            bounded.append(points - domain.lower - steepest)
-        if np.isfinite(domain.upper):
-            bounded.append(domain.upper - points - steepest)
-        return np.concatenate(bounded, -1) if bounded else np.ones((len(points), 1))
-
-    # ------------------------------------------------------------------ points that a user gave
+        bounds = [points - domain.lower, domain.upper - points]
+        slacks: Floats = np.concatenate(bounds, -1) + beyond * np.tile(np.hypot(self.plane.first, self.plane.second), 2)
+        return slacks
 
     def coordinates(self, points: ArrayLike | Tensor | None, what: str) -> Floats | None:
         """Return the places of points on the plane, ``(n, dim) -> (n, 2)``; None for None."""
@@ -97,35 +93,34 @@ class Scene:
         return self.plane.coordinates(as_rows(points, f"{what} of {self.owner}", self.plane.dim))
 
     def given(self, points: ArrayLike | Tensor, what: str, *, first: bool = False) -> Tensor:
-        """Return the embeddings of points, checked, ``(n, dim) -> (n, out)``.
+        """Return the embeddings of points that a user gave, checked, ``(n, dim) -> (n, out)``.
 
         ``first`` says that they are first arguments only, which may lie on the edge of some domains.
         """
-        embeddings = self.embed(as_rows(points, f"{what} of {self.owner}", self.plane.dim))
+        embeddings = self._embed(torch.from_numpy(as_rows(points, f"{what} of {self.owner}", self.plane.dim)))
         name = what if self.encoder is None else f"embeddings of {what}"
         boundary = first and self.divergence.takes_boundary("first")
         self.divergence.domain.check(embeddings, name, self.owner, boundary=boundary)
         return embeddings
 
-    def embedded(self, embeddings: Floats, what: str) -> Tensor:
-        """Return embeddings that a user gave, checked, as the divergence takes them."""
-        tensor = self._converted(torch.from_numpy(as_rows(embeddings, f"{what} of {self.owner}", self.divergence.dim)))
-        self.divergence.domain.check(tensor, what, self.owner)
-        return tensor
-
-    # ------------------------------------------------------------------ values
-
-    def embed(self, points: Floats) -> Tensor:
-        """Return points as the divergence compares them, ``(n, dim) -> (n, out)``."""
-        embeddings = encode(self.encoder, torch.from_numpy(np.ascontiguousarray(points)))
-        # Tensors of inference mode cannot take part in the gradients that some potentials compute inside.
-        return self._converted(embeddings).clone()
-
     def at(self, coordinates: Floats) -> Tensor:
-        """Return the embeddings of places on the plane, ``(n, 2) -> (n, out)``."""
-        return self.embed(self.plane.points(coordinates))
+        """Return the embeddings of places on the plane, ``(n, 2) -> (n, out)``; those outside the domain move inside.
 
-    def _converted(self, embeddings: Tensor) -> Tensor:
+        Values then go on from those at the edge of the domain, and lines run up to it.
+        """
+        points = torch.from_numpy(self.plane.points(coordinates))
+        if self.domain != REAL:
+            middle = points[self.domain.contains(points)].mean(0, keepdim=True)
+            away = self.domain.contains(torch.lerp(points, middle, -INSET))
+            points = self.domain.inside(points, towards=middle, margin=INSET, valid=away)
+        return self._embed(points / points.sum(-1, keepdim=True) if self.domain.sums_to_one else points)
+
+    def _embed(self, points: Tensor) -> Tensor:
+        # Tensors of inference mode cannot take part in the gradients that some potentials compute inside.
+        return self.converted(encode(self.encoder, points)).clone()
+
+    def converted(self, embeddings: Tensor) -> Tensor:
+        """Return embeddings with the dtype and on the device of the divergence."""
         tensors = chain(self.divergence.parameters(), self.divergence.buffers())
         device = next((tensor.device for tensor in tensors), embeddings.device)
         return embeddings.to(device, self.divergence.dtype or torch.float64)
@@ -135,7 +130,7 @@ class Scene:
         domain = self.divergence.domain
         allowed = torch.ones(len(embeddings[0]), dtype=torch.bool, device=embeddings[0].device)
         for each in embeddings:
-            allowed &= ((each > domain.lower) & (each < domain.upper)).all(-1)
+            allowed &= domain.contains(each)
             if domain.sums_to_one:
                 allowed &= (each.sum(-1) - 1).abs() < checks.SUM_TOLERANCE
         with torch.no_grad():
@@ -145,14 +140,8 @@ class Scene:
         result[allowed.cpu().numpy()] = values.double().cpu().numpy()
         return result
 
-    def column(self, coordinates: Floats, centre: Tensor, side: str) -> Floats:
-        """Return D(x, c) or, for the second side, D(c, x): ``(n, 2), (out,) -> (n,)``."""
-        x = self.at(coordinates)
-        pair = (x, centre.expand_as(x)) if side == "first" else (centre.expand_as(x), x)
-        return self.rows(self.divergence, *pair)
-
     def matrix(self, coordinates: Floats, centres: Tensor, side: str) -> Floats:
-        """Return the columns of several centres, ``(n, 2), (m, out) -> (n, m)``, less exact near zero."""
+        """Return D(x, c) or, for the second side, D(c, x), of all centres: ``(n, 2), (m, out) -> (n, m)``."""
         return self.rows(lambda x: self.pairs(x, centres, side), self.at(coordinates))
 
     def pairs(self, x: Tensor, centres: Tensor, side: str) -> Tensor:

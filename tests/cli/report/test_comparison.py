@@ -12,7 +12,6 @@ from sklearn.datasets import load_iris
 
 from askew.cli.comparison import SCORES, Leaderboard, Standing
 from askew.cli.report import write_comparison
-from askew.cli.report.charts import Dots, Line, lines_chart, ranges_chart, scatter_chart, ticks
 from askew.cli.report.page import document, flat_map
 from askew.estimators import DivergenceLearner
 
@@ -49,8 +48,8 @@ def page(tmp_path_factory: pytest.TempPathFactory) -> str:
     learner = DivergenceLearner("mahalanobis", encoder=None, steps=20, random_state=0).fit(X, labels)
     values = dict.fromkeys(SCORES, (0.9, 0.8))
     standings = (
-        Standing("mahalanobis", values, precisions=(0.9, 0.8, 0.7)),
-        Standing("euclidean", dict.fromkeys(SCORES, (0.5, 0.6)), precisions=(0.7, 0.6, 0.5)),
+        Standing("mahalanobis", values),
+        Standing("euclidean", dict.fromkeys(SCORES, (0.5, 0.6))),
         Standing("kl", {}, problem=f"not positive {EVIL}"),
     )
     board = Leaderboard(standings, 2, 150, 4, 3, notes=(EVIL,))
@@ -88,7 +87,6 @@ def test_says_what_was_found(page: str) -> None:
 def test_only_the_own_script_may_run() -> None:
     page = document("title", "<p>text</p>", "let a = 1;")
     assert re.search(r"script-src 'sha256-[A-Za-z0-9+/=]{44}'", page)
-    assert "script-src" not in document("title", "<p>text</p>")
 
 
 def test_map_keeps_distances_of_a_plane() -> None:
@@ -102,24 +100,19 @@ def test_map_keeps_distances_of_a_plane() -> None:
     assert flat_map(np.zeros((3, 3)))[0].tolist() == [[0, 0]] * 3
 
 
-def test_charts_of_odd_numbers() -> None:
-    nan = float("nan")
-    for chart in (
-        ranges_chart([("a", 0.5, nan, [0.5])], "MAP"),
-        lines_chart([Line("a", [1], [0.0])], "x", "y"),
-        scatter_chart([Dots("a", [1.0], [1.0], ["row"])], "map"),
-    ):
-        assert "nan" not in chart
-        assert Reader(chart).open == []
-    assert ticks(1.0, 1.0) == [1.0]
-    assert ticks(0, 100) == [0, 20, 40, 60, 80, 100]
+def test_map_of_equal_points(tmp_path: Path) -> None:
+    learner = DivergenceLearner("euclidean", encoder=None).fit(np.ones((4, 2)), ["a", "a", "b", "b"])
+    board = Leaderboard((Standing("euclidean", dict.fromkeys(SCORES, (0.5,))),), 1, 4, 2, 2)
+    page = write_comparison(tmp_path / "a.html", board, learner, np.ones((4, 2)), ["a", "a", "b", "b"]).read_text()
+    assert page.count("translate(230.0,230.0)") == 8
+    assert "nan" not in page
 
 
 def test_many_classes_share_the_last_colour(tmp_path: Path) -> None:
     X = np.random.default_rng(0).normal(size=(60, 2))
     labels = np.repeat([f"class {i:02}" for i in range(20)], 3)
     learner = DivergenceLearner("euclidean", encoder=None).fit(X, labels)
-    board = Leaderboard((Standing("euclidean", dict.fromkeys(SCORES, (0.5,)), precisions=(0.5,)),), 1, 60, 2, 20)
+    board = Leaderboard((Standing("euclidean", dict.fromkeys(SCORES, (0.5,))),), 1, 60, 2, 20)
     page = write_comparison(tmp_path / "a.html", board, learner, X, labels).read_text()
     assert page.count('aria-pressed="true"') == 13
     assert ">others</button>" in page

@@ -20,7 +20,7 @@ def page(tmp_path_factory: pytest.TempPathFactory) -> Path:
     bunch = load_iris()
     learner = DivergenceLearner("mahalanobis", encoder=None, steps=20, random_state=0).fit(bunch.data, bunch.target)
     standings = tuple(
-        Standing(name, dict.fromkeys(SCORES, (value, value + 0.01)), precisions=(value,) * 20)
+        Standing(name, dict.fromkeys(SCORES, (value, value + 0.01)))
         for name, value in (("mahalanobis", 0.9), ("nbd", 0.8), ("euclidean", 0.7))
     )
     path = tmp_path_factory.mktemp("report") / "report.html"

@@ -17,17 +17,19 @@ from numpy.typing import ArrayLike, NDArray
 
 from askew import io, metrics
 from askew.cli.comparison import SCORES, Leaderboard
-from askew.cli.report.charts import Dots, Line, lines_chart, ranges_chart, scatter_chart
 from askew.divergences import Euclidean
 from askew.estimators import DivergenceLearner
 from askew.plot.frame import CYCLE
 
-# Points on a map: enough to see classes, few enough for a phone.
-MAP_POINTS = 400
+# Points on a map: enough to see classes, few enough for a phone; and its pixels, which scale with the page.
+MAP_POINTS, MAP_SIZE = 400, 460
+# After all colours the same again with another shape.
+SHAPES = (
+    '<circle r="4" stroke="none"/>',
+    '<rect x="-3.5" y="-3.5" width="7" height="7" stroke="none"/>',
+)
 # Classes with a colour; the others share one.
 MOST_CLASSES = 12
-# Divergences whose precision is drawn.
-MOST_LINES = 5
 # Points that the diagnosis takes.
 DIAGNOSED = 1000
 
@@ -68,8 +70,7 @@ def write_comparison(
     body = [
         f"<h1>{html.escape(title)}</h1>",
         f'<p class="verdict">{html.escape(board.verdict())}</p>',
-        _section("Leaderboard", _table(board), _ranges(board), *map(_paragraph, board.notes)),
-        _section("The nearest rows", _precisions(board)),
+        _section("Leaderboard", _table(board), *map(_paragraph, board.notes)),
         _section("Maps of the data", *_maps(learner, array, classes)),
         _section("The learned divergence", *_learned(learner, array)),
         _section("The data", _list(notes), _features(feature_names or ())),
@@ -99,23 +100,6 @@ def _table(board: Leaderboard) -> str:
     body = f"<table>{caption}<thead><tr>{head}</tr></thead><tbody>{''.join(lines)}</tbody></table>"
     # The frame scrolls on narrow screens, and by keyboard as well.
     return f'<div class="frame" tabindex="0" role="region" aria-label="{title}">{body}</div>'
-
-
-def _ranges(board: Leaderboard) -> str:
-    learned = [one for one in board.standings if not one.problem]
-    rows = [(one.name, one.mean("map"), one.spread("map"), one.scores["map"]) for one in learned]
-    caption = "Mean average precision: mean (large), each fold (small), one standard deviation (bar)."
-    return _figure(ranges_chart(rows, "MAP"), caption)
-
-
-def _precisions(board: Leaderboard) -> str:
-    ranked = [one for one in board.standings if one.precisions]
-    # The baseline is always among them.
-    baseline = [one for one in ranked[MOST_LINES:] if one.name == "euclidean"]
-    shown = [*ranked[: MOST_LINES - len(baseline)], *baseline]
-    lines = [Line(one.name, range(1, len(one.precisions) + 1), one.precisions) for one in shown]
-    caption = "Share of rows of the right class among the nearest ones of a held-out row."
-    return _figure(lines_chart(lines, "nearest rows", "precision"), caption)
 
 
 # ---------------------------------------------------------------------- maps
@@ -155,15 +139,13 @@ def _maps(learner: DivergenceLearner, points: NDArray[np.float64], labels: NDArr
     scaled = torch.from_numpy((points - points.mean(0)) / np.where(points.std(0) > 0, points.std(0), 1))[rows]
     plain = Euclidean(points.shape[1]).double().pairwise(scaled, scaled).numpy()
     learned = learner.pairwise(points[rows]).astype(np.float64)
+    tooltips = [f"row {row}, {labels[row]}" for row in rows]
     maps = []
     for title, matrix in ((f"Learned: {learner.divergence}", learned), ("Euclidean, features scaled", plain)):
         places, share = flat_map(matrix)
-        dots = [
-            Dots(name, places[inside, 0], places[inside, 1], [f"row {row}, {labels[row]}" for row in rows[inside]])
-            for name, inside in groups
-        ]
         text = f"{title}. The plane shows {100 * share:.0f} % of the spread."
-        maps.append(_figure(scatter_chart(dots, f"Map of {len(rows)} rows. {text}"), text))
+        chart = _scatter(places, [inside for _, inside in groups], tooltips, f"Map of {len(rows)} rows. {text}")
+        maps.append(f"<figure>{chart}<figcaption>{html.escape(text)}</figcaption></figure>")
     buttons = "".join(
         f'<button aria-pressed="true" data-class="{number}"><svg viewBox="0 0 16 16" aria-hidden="true">'
         f'<circle cx="8" cy="8" r="7" fill="{CYCLE[number % len(CYCLE)]}"/></svg>{html.escape(name)}</button>'
@@ -180,6 +162,26 @@ def _maps(learner: DivergenceLearner, points: NDArray[np.float64], labels: NDArr
     ]
 
 
+def _scatter(
+    places: NDArray[np.float64], groups: Sequence[NDArray[np.bool_]], tooltips: Sequence[str], label: str
+) -> str:
+    """Return a map of points as SVG, with a colour and a shape for each group; both axes have the same scale."""
+    low, high = places.min(0), places.max(0)
+    half = float((high - low).max()) / 2 or 0.5
+    pixels = MAP_SIZE / 2 + (places - (low + high) / 2) / half * (MAP_SIZE / 2 - 15) * [1, -1]
+    parts = []
+    for number, inside in enumerate(groups):
+        colour, shape = CYCLE[number % len(CYCLE)], SHAPES[number // len(CYCLE) % len(SHAPES)]
+        marks = [
+            f'<g transform="translate({x:.1f},{y:.1f})">{shape}<title>{html.escape(tooltips[i])}</title></g>'
+            for i, (x, y) in enumerate(pixels)
+            if inside[i]
+        ]
+        parts.append(f'<g class="class" data-class="{number}" fill="{colour}" stroke="{colour}">{"".join(marks)}</g>')
+    head = f'<svg viewBox="0 0 {MAP_SIZE} {MAP_SIZE}" role="img" aria-label="{html.escape(label)}"'
+    return f'{head} xmlns="http://www.w3.org/2000/svg">{"".join(parts)}</svg>'
+
+
 # ---------------------------------------------------------------------- the model and the rest
 
 
@@ -190,10 +192,6 @@ def _learned(learner: DivergenceLearner, points: NDArray[np.float64]) -> list[st
         like = next(model.parameters(), torch.zeros(0))
         diagnosis = metrics.diagnose(model, torch.from_numpy(points[::step].copy()).to(like.dtype))
         parts += [_list(str(diagnosis).split("\n")[1:]), _paragraph(_meaning(diagnosis.asymmetry))]
-    rows = learner.history_.rows
-    if len(rows) > 1:
-        line = Line("loss", [row["step"] for row in rows], [row["loss"] for row in rows])
-        parts.append(_figure(lines_chart([line], "step", "training loss"), "Training loss of the model on all rows."))
     return parts
 
 
@@ -225,33 +223,27 @@ def _list(lines: Sequence[str]) -> str:
     return f"<ul>{''.join(f'<li>{html.escape(line)}</li>' for line in lines)}</ul>" if lines else ""
 
 
-def _figure(chart: str, caption: str) -> str:
-    return f"<figure>{chart}<figcaption>{html.escape(caption)}</figcaption></figure>"
-
-
 def _resource(name: str) -> str:
     return (resources.files("askew.cli.report") / name).read_text("utf-8")
 
 
-def document(title: str, body: str, script: str = "") -> str:
+def document(title: str, body: str, script: str) -> str:
     """Return a whole page, whose content policy lets nothing be loaded and no script run but the one given.
 
     Text from data must be escaped in the body; the title is escaped here.
 
     Examples
     --------
-    >>> document("A < B", "<p>text</p>").count("A &lt; B")
+    >>> document("A < B", "<p>text</p>", "").count("A &lt; B")
     1
     """
     style = _resource("page.css").strip()
     digest = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
-    scripts = f"; script-src 'sha256-{digest}'" if script else ""
-    policy = f"default-src 'none'; style-src 'unsafe-inline'; img-src data:{scripts}"
-    end = f"<script>{script}</script>" if script else ""
+    policy = f"default-src 'none'; style-src 'unsafe-inline'; img-src data:; script-src 'sha256-{digest}'"
     return (
         '<!doctype html>\n<html lang="en"><head><meta charset="utf-8">'
         f'<meta http-equiv="Content-Security-Policy" content="{policy}">'
         '<meta name="viewport" content="width=device-width, initial-scale=1">'
         f"<title>{html.escape(title)}</title><style>{style}</style></head>\n"
-        f"<body>{body}{end}</body></html>\n"
+        f"<body>{body}<script>{script}</script></body></html>\n"
     )

@@ -147,7 +147,7 @@ class Columns:
         """Describe values of a new table that the encoding cannot represent, other than missing ones.
 
         Unseen categories are 0 in all features of their column. Infinite numbers, and text in a column of numbers or
-        dates, count as missing.
+        dates, are filled like missing values.
         """
         notes = []
         for column in self.used:
@@ -159,8 +159,6 @@ class Columns:
                 strange = set() if column.others else {str(value) for value in values[values.notna()].unique()} - known
                 notes += [f"{column.name}: not seen when it was learned: {_some(strange)}"] if strange else []
                 continue
-            infinite = _count_infinite(values) if column.kind == "number" else 0
-            notes += [f"{column.name}: {_filled(0, infinite, column.fill)}"] if infinite else []
             strange = _strange(values, column.kind)
             notes += [f"{column.name}: no {column.kind}, filled by the median: {_some(strange)}"] if strange else []
         return notes
@@ -244,9 +242,9 @@ def _number(values: Series, keep: bool) -> tuple[Column | None, str]:
         return None, f"{name}: left out, it numbers the rows"
     if len(finite) == 0 or (len(finite) == rows and finite.min() == finite.max()):
         return None, f"{name}: left out, it has no two different numbers"
-    column, infinite = _with_fill(name, "number", numbers), _count_infinite(values)
-    missing = rows - len(finite) - infinite
-    return column, f"{name}: {_filled(missing, infinite, column.fill)}" if missing or infinite else ""
+    column = _with_fill(name, "number", numbers)
+    lost = _count(rows - len(finite), "missing or infinite value")
+    return column, f"{name}: {lost} filled by the median, {column.fill:.4g}" if len(finite) < rows else ""
 
 
 def _date(values: Series, missing: str) -> tuple[Column, str]:
@@ -265,13 +263,6 @@ def _some(strange: set[str]) -> str:
     return ", ".join(map(repr, sorted(strange)[:3])) + (", ..." if len(strange) > 3 else "")
 
 
-def _filled(missing: int, infinite: int, median: float) -> str:
-    """Describe what was filled; infinite numbers apart, as nobody left these out by intent."""
-    parts = [_count(missing, "missing value")] if missing else []
-    parts += [f"{_count(infinite, 'infinite value')}, taken as missing,"] if infinite else []
-    return f"{' and '.join(parts)} filled by the median, {median:.4g}"
-
-
 def _count(number: int, what: str) -> str:
     return f"{number} {what}{'s' * (number > 1)}"
 
@@ -279,25 +270,14 @@ def _count(number: int, what: str) -> str:
 # ---------------------------------------------------------------------- values
 
 
-def _floats(values: Series) -> Floats:
-    """Return values as numbers, NaN where they are none."""
+def _numbers(values: Series) -> Floats:
+    """Return values as finite numbers, NaN where they are none."""
     import pandas
 
     if values.dtype.kind not in "biuf":
         values = pandas.to_numeric(pandas.Series(values.tolist(), dtype=object), errors="coerce")
     numbers: Floats = values.to_numpy(dtype=np.float64, na_value=np.nan)
-    return numbers
-
-
-def _numbers(values: Series) -> Floats:
-    """Return values as finite numbers, NaN where they are none."""
-    numbers = _floats(values)
     return np.where(np.isfinite(numbers), numbers, np.nan)
-
-
-def _count_infinite(values: Series) -> int:
-    """Count infinite numbers, also those that are too large for a float."""
-    return int(np.isinf(_floats(values)).sum())
 
 
 def _days(values: Series) -> Floats:
@@ -315,10 +295,8 @@ def _days(values: Series) -> Floats:
 
 
 def _strange(values: Series, kind: str) -> set[str]:
-    """Return values as text that are neither missing nor a number or a date, and count as missing."""
-    if kind == "number" and values.dtype.kind in "biuf":
-        return set()
-    numbers = _days(values) if kind == "date" else _floats(values)
+    """Return values as text that are not missing, but no finite number or no date."""
+    numbers = _days(values) if kind == "date" else _numbers(values)
     return {str(value) for value in values[values.notna().to_numpy() & np.isnan(numbers)]}
 
 
@@ -327,6 +305,6 @@ def _check_numbers(values: Series) -> None:
     if values.dtype.kind in "biuf":
         return
     present = values[values.notna()]
-    if len(present) and not np.isfinite(_floats(present)).any():
+    if len(present) and not np.isfinite(_numbers(present)).any():
         must = "numbers, as in the table the model was learned from"
         raise ValueError(checks.message(f"column {values.name!r}", must, repr(str(present.iloc[0]))[:60]))

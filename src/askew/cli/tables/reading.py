@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import codecs
-import functools
 import os
-from collections import Counter
+import re
+import warnings
 from collections.abc import Callable, Sequence
 from itertools import islice
 from pathlib import Path
@@ -25,13 +25,8 @@ LABEL = "class"
 SEPARATORS = (",", ";", "\t", "|")
 # Missing values, in addition to those that pandas knows (NA, NaN, null, empty, ...).
 MISSING = ("?", "-", "--", ".")
-# Byte order marks; the longer ones first, as they begin like the shorter.
-MARKS = (
-    (codecs.BOM_UTF32_LE, "utf-32"),
-    (codecs.BOM_UTF32_BE, "utf-32"),
-    (codecs.BOM_UTF16_LE, "utf-16"),
-    (codecs.BOM_UTF16_BE, "utf-16"),
-)
+# A number between semicolons, with a comma or a point.
+NUMBER = r"(?:^|;)\s*[-+]?\d*{}\d+(?:[eE][-+]?\d+)?\s*(?:;|$)"
 # Errors of readers on files that are damaged or of another kind; MemoryError on one that declares a huge size.
 DAMAGE = (ValueError, TypeError, KeyError, NotImplementedError, RuntimeError, MemoryError, OverflowError)
 # Bytes of text that a Parquet file may unpack to however small it is: equal values take no room in it.
@@ -40,24 +35,13 @@ MOST_TEXT = 1 << 28
 SMALL_FILE = 1 << 24
 
 
-def bundled_names() -> list[str]:
-    """Return the names of the example tables.
-
-    Examples
-    --------
-    >>> bundled_names()
-    ['iris', 'wine', 'breast-cancer', 'digits']
-    """
-    return list(DATASETS)
-
-
 def load_bundled(name: str) -> DataFrame:
     """Return an example table of scikit-learn; the column ``class`` has the labels.
 
     Parameters
     ----------
     name
-        One of :func:`bundled_names`.
+        iris, wine, breast-cancer or digits.
 
     Examples
     --------
@@ -77,8 +61,8 @@ def load_bundled(name: str) -> DataFrame:
 def read_frame(path: str | os.PathLike[str], *, header: bool = True) -> DataFrame:
     r"""Return a table from a file as it is; nothing is encoded or left out, and nothing in the file is run.
 
-    CSV and TSV: columns are separated by comma, semicolon, tab or bar; text is UTF-8, UTF-16 or UTF-32 with a byte
-    order mark, or else Latin-1. Parquet needs ``pip install "askew[parquet]"``. ``.npy``: a matrix, with columns
+    CSV and TSV: columns are separated by comma, semicolon, tab or bar; text is UTF-8, UTF-16 with a byte order mark,
+    or else Latin-1. Parquet needs ``pip install "askew[parquet]"``. ``.npy``: a matrix, with columns
     ``x0``, ``x1``, ... ``.npz``: a vector is a column of its name, a matrix several, its name with a number.
 
     Parameters
@@ -124,67 +108,44 @@ def _text(path: Path, header: bool) -> DataFrame:
     import pandas
 
     with path.open("rb") as file:
-        start = file.read(4)
-    marked = next((encoding for mark, encoding in MARKS if start.startswith(mark)), None)
-    for encoding in ("utf-8-sig", "latin-1") if marked is None else (marked,):
+        marked = file.read(2) in (codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)
+    for encoding in ("utf-16",) if marked else ("utf-8-sig", "latin-1"):
         try:
             with path.open(encoding=encoding) as file:
                 lines = list(islice(iter(lambda: file.readline(1 << 20), ""), 100))
             first = lines[0] if lines else ""
             if "\x00" in first:
-                hint = "save it as UTF-8 or with the mark"
+                hint = "save it as UTF-8"
                 raise ValueError(f"it has zero bytes, as UTF-16 without a byte order mark has; {hint}")
             separator = "\t" if path.suffix.lower() == ".tsv" else max(SEPARATORS, key=first.count)
-            read = functools.partial(
-                pandas.read_csv,
-                path,
-                sep=separator,
-                encoding=encoding,
-                na_values=list(MISSING),
-                skipinitialspace=True,
-                decimal="," if separator == ";" and _decimal_commas(lines) else ".",
-                low_memory=False,
-            )
-            frame = _with_header(read) if header else read(header=None)
+            with warnings.catch_warnings():
+                warnings.simplefilter("error", pandas.errors.ParserWarning)  # of rows longer than the header
+                frame = pandas.read_csv(
+                    path,
+                    sep=separator,
+                    header=0 if header else None,
+                    index_col=False,
+                    encoding=encoding,
+                    na_values=list(MISSING),
+                    skipinitialspace=True,
+                    decimal="," if separator == ";" and _decimal_commas(lines) else ".",
+                    low_memory=False,
+                )
+        except pandas.errors.ParserWarning:
+            hint = "give each column a name in the first line"
+            raise ValueError(f"its rows have more cells than its header; {hint}") from None
         except UnicodeError:
             continue
         if not header:
             frame.columns = [f"x{number}" for number in frame.columns]
         return frame
-    raise ValueError(f"its byte order mark says {str(marked).upper()}, which it is not")  # Latin-1 reads every byte
-
-
-def _with_header(read: Callable[..., DataFrame]) -> DataFrame:
-    """Return a table whose first line has the names; empty cells behind the last name are left out."""
-    import pandas
-
-    frame = read(header=0)
-    try:
-        read(header=None, nrows=2)
-    except pandas.errors.ParserError:  # the row after the header is longer
-        # Then pandas takes the first cells of the rows for an index, and the names for the cells after these.
-        width, extra = frame.shape[1], frame.index.nlevels
-        cells = frame.reset_index(allow_duplicates=True)
-        if not cells.iloc[:, width:].isna().all(axis=None):
-            hint = "give each column a name in the first line"
-            raise ValueError(f"its rows have {width + extra} cells and its header has {width}; {hint}") from None
-        frame = read(header=0, index_col=False, usecols=range(width))
-    return frame
+    raise ValueError("its byte order mark says UTF-16, which it is not")  # Latin-1 reads every byte
 
 
 def _decimal_commas(lines: Sequence[str]) -> bool:
     """Whether numbers between semicolons have a comma and none has a point."""
-    fields = [field.strip() for line in lines for field in line.split(";")]
-    commas = any(_is_number(field.replace(",", ".")) for field in fields if "," in field)
-    return commas and not any(_is_number(field) for field in fields if "." in field)
-
-
-def _is_number(text: str) -> bool:
-    try:
-        float(text)
-    except ValueError:
-        return False
-    return True
+    commas, points = (any(re.search(NUMBER.format(mark), line) for line in lines) for mark in (",", r"\."))
+    return commas and not points
 
 
 def _parquet(path: Path, header: bool) -> DataFrame:
@@ -220,9 +181,8 @@ def _check_parquet(path: Path) -> None:
     with parquet.ParquetFile(path, read_dictionary=leaves) as file:
         rows, fields = sum(io.group_rows(file)), list(file.schema_arrow)
         io.check_values(rows * max(1, len(leaves)), length)
-        name, count = Counter(field.name for field in fields).most_common(1)[0] if fields else ("", 0)
-        if count > 1:
-            raise ValueError(f"{count} of its columns have the name {name!r}")
+        if len({field.name for field in fields}) < len(fields):
+            raise ValueError("two of its columns have the same name")
         # Kinds that others have added, such as the periods of pandas, are held as another one.
         kinds = {field.name: getattr(field.type, "storage_type", field.type) for field in fields}
         for field in fields:

@@ -1,8 +1,8 @@
 // Convex functions phi: values and gradients of many points at a time.
 //
-// Each has evaluate(points, n, dim) -> { values: n, gradients: n x dim }, NaN outside of its domain, and those whose
-// gradient can be inverted by a formula have inverse(gradients, n, dim) -> points. Those that can be restricted to the
-// points base + u first + v second at less cost than evaluating them there have restrict(frame) -> a potential of (u, v).
+// Each has evaluate(points, n, dim) -> { values: n, gradients: n x dim }, NaN outside of its domain. Those that can be
+// restricted to the points base + u first + v second at less cost than evaluating them there have restrict(frame) -> a
+// potential of (u, v).
 
 const ACTIVATIONS = {
   // g(b) and g'(b) in the unit of the network, for all numbers of `b`; `b` becomes g(b).
@@ -120,7 +120,6 @@ function atoms(description) {
 function quadratic(description) {
   const matrix = unpack(description.matrix);
   const back = matrix && transposed(matrix);
-  const inverse = unpack(description.inverse);
   return {
     evaluate(points, n, dim) {
       const image = matrix ? product(points, n, matrix) : points;
@@ -131,10 +130,9 @@ function quadratic(description) {
       for (let i = 0; i < gradients.length; i++) gradients[i] *= 2;
       return { values, gradients };
     },
-    inverse: (gradients, n) => (inverse ? product(gradients, n, inverse) : gradients.map((g) => g / 2)),
     restrict(frame) {
       const image = matrix ? mapped(frame, (row) => product(row, 1, matrix)) : frame;
-      return onFrame(quadratic({ matrix: null, inverse: null }), image);
+      return onFrame(quadratic({ matrix: null }), image);
     },
   };
 }
@@ -171,8 +169,8 @@ function summed(parts, points, n, dim) {
   return total;
 }
 
-// A sum of one function of each feature: value and slope of a number, NaN outside; and the inverse of the slope.
-function separable(value, slope, inverse) {
+// A sum of one function of each feature: value and slope of a number, NaN outside.
+function separable(value, slope) {
   return {
     evaluate(points, n, dim) {
       const values = new Float64Array(n);
@@ -183,7 +181,6 @@ function separable(value, slope, inverse) {
       }
       return { values, gradients };
     },
-    inverse: (gradients) => gradients.map(inverse),
   };
 }
 
@@ -203,15 +200,9 @@ function softmax(points, n, dim) {
   return { values, gradients: result };
 }
 
-function entropy(description) {
-  const plain = separable((x) => xlogx(x) - x, Math.log, Math.exp);
-  if (description.simplex) plain.inverse = (gradients, n, dim) => softmax(gradients, n, dim).gradients;
-  return plain;
-}
-
 function power({ p }) {
   const signed = (x, q) => Math.sign(x) * Math.abs(x) ** q;
-  return separable((x) => Math.abs(x) ** p, (x) => p * signed(x, p - 1), (g) => signed(g / p, 1 / (p - 1)));
+  return separable((x) => Math.abs(x) ** p, (x) => p * signed(x, p - 1));
 }
 
 function scaled(description) {
@@ -224,7 +215,6 @@ function multiplied(inner, factor) {
       const { values, gradients } = inner.evaluate(points, n, dim);
       return { values: values.map((x) => factor * x), gradients: gradients.map((x) => factor * x) };
     },
-    inverse: (gradients, n, dim) => inner.inverse(gradients.map((g) => g / factor), n, dim),
     restrict: (frame) => multiplied(restricted(inner, frame), factor),
   };
 }
@@ -275,24 +265,6 @@ function restricted(potential, frame) {
   return potential.restrict ? potential.restrict(frame) : onFrame(potential, frame);
 }
 
-// phi*(g) = <g, x> - phi(x) at the x whose gradient is g.
-function conjugate(description) {
-  const inner = makePotential(description.inner);
-  return {
-    evaluate(points, n, dim) {
-      const gradients = inner.inverse(points, n, dim);
-      const { values } = inner.evaluate(gradients, n, dim);
-      for (let i = 0; i < n; i++) {
-        let total = 0;
-        for (let j = 0; j < dim; j++) total += points[i * dim + j] * gradients[i * dim + j];
-        values[i] = total - values[i];
-      }
-      return { values, gradients };
-    },
-    inverse: (gradients, n, dim) => inner.evaluate(gradients, n, dim).gradients,
-  };
-}
-
 // The largest of some affine functions; its gradient is the slope of the first that is largest.
 function pieces(description) {
   const slopes = unpack(description.slopes);
@@ -323,21 +295,19 @@ const POTENTIALS = {
   atoms,
   quadratic,
   icnn,
-  entropy,
+  entropy: () => separable((x) => xlogx(x) - x, Math.log),
   power,
   scaled,
   affine,
-  conjugate,
   sum(description) {
     const parts = description.parts.map(makePotential);
     const whole = (all) => ({ evaluate: (points, n, dim) => summed(all, points, n, dim) });
     return { ...whole(parts), restrict: (frame) => whole(parts.map((part) => restricted(part, frame))) };
   },
-  burg: () => separable((x) => -Math.log(x), (x) => (x > 0 ? -1 / x : NaN), (g) => -1 / g),
-  exponential: () => separable(Math.exp, Math.exp, Math.log),
-  "fermi-dirac": () =>
-    separable((x) => xlogx(x) + xlogx(1 - x), (x) => Math.log(x) - Math.log1p(-x), (g) => 1 / (1 + Math.exp(-g))),
-  "log-sum-exp": () => ({ evaluate: softmax, inverse: (gradients) => gradients.map(Math.log) }),
+  burg: () => separable((x) => -Math.log(x), (x) => (x > 0 ? -1 / x : NaN)),
+  exponential: () => separable(Math.exp, Math.exp),
+  "fermi-dirac": () => separable((x) => xlogx(x) + xlogx(1 - x), (x) => Math.log(x) - Math.log1p(-x)),
+  "log-sum-exp": () => ({ evaluate: softmax }),
 };
 
 function makePotential(description) {

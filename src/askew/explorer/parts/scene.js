@@ -24,7 +24,7 @@ scene.n = scene.points ? scene.points.length / scene.dim : 0;
 // Squared distances, with phi = 0 at the mean: that is no other divergence, but level sets that say something.
 const squares = (matrix) => ({
   encoder: [{ kind: "scale", shift: content.mean, factor: null }],
-  potential: { kind: "quadratic", matrix, inverse: null },
+  potential: { kind: "quadratic", matrix },
   changes: [],
 });
 const modes = {
