@@ -17,6 +17,7 @@ from askew import potentials
 from askew.divergences import (
     Bregman,
     Divergence,
+    Drift,
     Embedded,
     Euclidean,
     GeneralizedSymmetrized,
@@ -43,6 +44,15 @@ def icnn(**settings: Any) -> Bregman:
     return divergence
 
 
+def drift(root: bool) -> Drift:
+    """Return a divergence whose drift is strong enough for zeros in one direction."""
+    divergence = Drift(askew.NeuralBregman(DIM, widths=(16, 12)), root)
+    x, y = (3 + 2 * torch.randn(2, 50, DIM)).unbind()
+    divergence.calibrate(x, y)
+    nn.init.normal_(divergence.drift[2].weight)
+    return divergence
+
+
 def embedded(*layers: nn.Module, out: int = DIM) -> Embedded:
     return Embedded(nn.Sequential(*layers), askew.NeuralBregman(out, widths=(16, 12)))
 
@@ -63,6 +73,9 @@ MATRIX = torch.tensor([[1.0, 0.5, 0.0], [0.0, 2.0, 0.3], [0.4, 0.0, 0.7]])
 MODELS: dict[str, Callable[[], Divergence]] = {
     # Networks: each activation, each way to keep weights non-negative, each term.
     "nbd": lambda: askew.NeuralBregman(DIM),
+    "drift": lambda: drift(root=False),
+    "drift-root": lambda: drift(root=True),
+    "drift-embedded": lambda: Embedded(nn.Linear(DIM, DIM), drift(root=True)),
     "nbd-calibrated": icnn,
     "nbd-paper": lambda: askew.NeuralBregman.paper(DIM),
     "three layers": lambda: askew.NeuralBregman(DIM, widths=(8, 7, 5)),

@@ -11,7 +11,7 @@ from askew.divergences.base import Bregman, Ranking, Side
 from askew.divergences.wrappers import BregmanWrapper
 from askew.potentials.inverse import widened
 
-# The root of s is sqrt(s + e^2) - e, with this e in units of the root of a typical s: its slope at 0 is finite.
+# The e of the root, in units of the root of a typical S.
 FLOOR = 0.03
 # Size of the drift's weights at the start: D begins close to the Bregman divergence, and both ways already differ.
 START = 0.1
@@ -78,6 +78,11 @@ class Drift(BregmanWrapper):
         self.register_buffer("inverse_spread", torch.ones(self.dim))
         self.register_buffer("size", torch.ones(()))  # a typical value of S
 
+    @property
+    def floor(self) -> Tensor:
+        """The e of the root sqrt(s + e^2) - e, whose slope at 0 is finite."""
+        return FLOOR * self.size.sqrt()
+
     def wind(self, y: Tensor) -> Tensor:
         """Return v(y), in the units of the points and of D: ``(..., dim) -> (..., dim)``."""
         v: Tensor = self.drift((y - self.shift) * self.inverse_spread)
@@ -103,7 +108,7 @@ class Drift(BregmanWrapper):
         values = order.relu()
         if not self.root:
             return values
-        floor = FLOOR * self.size.sqrt()
+        floor = self.floor
         return values / ((values + floor.square()).sqrt() + floor)  # sqrt(s + e^2) - e without cancellation
 
     def affine(self, centre: Tensor) -> DriftForm:

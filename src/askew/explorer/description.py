@@ -22,7 +22,7 @@ Part = dict[str, Any]
 
 SHOWN = (
     "the Bregman divergence of a potential of askew other than FromFunction and Conjugate (NeuralBregman, KL, "
-    "Itakura-Saito, ...), MaxAffine (PBDL), Mahalanobis, Euclidean, their Reversed, Scaled, Sqrt, Symmetrized and "
+    "Itakura-Saito, ...), Drift on one, MaxAffine (PBDL), Mahalanobis, Euclidean, their Reversed, Scaled, Sqrt, Symmetrized and "
     "GeneralizedSymmetrized forms, or one of these behind an encoder"
 )
 HINT = "Draw it with askew.plot.balls, which shows any divergence."
@@ -119,6 +119,10 @@ def _divergence(model: Divergence) -> Description:
 
 
 def _embedded(model: divergences.Embedded) -> Description:
+    if model.second is not None:
+        hint = "Show one side: write_explorer(model.divergence, ...) of the embeddings."
+        must = "a model with one encoder for both points"
+        raise TypeError(checks.message("model of write_explorer", must, "one with a second encoder", hint))
     inner = _divergence(model.divergence)
     encoder = (*_encoder(model.encoder), *inner.encoder)
     return replace(inner, encoder=encoder, dim=_dim(model.encoder) or inner.dim)
@@ -135,6 +139,15 @@ def _generalized(model: divergences.GeneralizedSymmetrized) -> Description:
     return Description((step,), _scaled(_quadratic(None), 0.5), (ROOT,) if model.root else (), phi.domain, phi.dim)
 
 
+def _drift(model: divergences.Drift) -> Description:
+    # The drift changes what a point brings as the second one: grad phi(y) - v(y) in place of grad phi(y).
+    phi, factor = model.divergence.potential, model.inverse_spread.double()
+    steps: list[Part] = [{"kind": "scale", "shift": model.shift.double(), "factor": factor}, *_encoder(model.drift)]
+    steps += [{"kind": "scale", "shift": torch.zeros_like(factor), "factor": factor * model.size.double() / model.dim}]
+    changes = ({"kind": "root", "floor": float(model.floor)},) if model.root else ()
+    return Description((), {"kind": "drift", "inner": _potential(phi), "steps": steps}, changes, phi.domain, model.dim)
+
+
 def _changed(model: Any, change: Part) -> Description:
     inner = _divergence(model.divergence)
     return replace(inner, changes=(*inner.changes, change))
@@ -147,6 +160,7 @@ DIVERGENCES: dict[type, Callable[[Any], Description]] = {
     divergences.MaxAffine: lambda D: Description(
         (), {"kind": "pieces", "slopes": D.slopes.float(), "intercepts": D.intercepts.float()}, (), REAL, D.dim
     ),
+    divergences.Drift: _drift,
     divergences.Euclidean: lambda D: _norm(D, None),
     divergences.Mahalanobis: lambda D: _norm(D, D.weight),
     divergences.GeneralizedSymmetrized: _generalized,

@@ -47,8 +47,10 @@ const CHANGES = {
     for (let i = 0; i < forth.length; i++) (forth[i] *= factor), (back[i] *= factor);
     return [forth, back];
   },
-  root(forth, back) {
-    for (let i = 0; i < forth.length; i++) (forth[i] = Math.sqrt(forth[i])), (back[i] = Math.sqrt(back[i]));
+  root(forth, back, { floor = 0 }) {
+    // sqrt(x + floor^2) - floor without cancellation
+    const root = (x) => (x > 0 ? x / (Math.sqrt(x + floor * floor) + floor) : x);
+    for (let i = 0; i < forth.length; i++) (forth[i] = root(forth[i])), (back[i] = root(back[i]));
     return [forth, back];
   },
   symmetrized(forth, back) {

@@ -289,7 +289,21 @@ function pieces(description) {
   };
 }
 
+// A convex function whose gradients are taken relative to a drift, a network of the point.
+function drift(description) {
+  const inner = makePotential(description.inner);
+  const steps = description.steps.map((step) => STEPS[step.kind](step));
+  return {
+    evaluate(points, n, dim) {
+      const { values, gradients } = inner.evaluate(points, n, dim);
+      const wind = steps.reduce((rows, step) => step(rows, n), points);
+      return { values, gradients: gradients.map((slope, i) => slope - wind[i]) };
+    },
+  };
+}
+
 const POTENTIALS = {
+  drift,
   network,
   pieces,
   atoms,
