@@ -184,13 +184,16 @@ def test_page_computes_what_pytorch_does(name: str, page: Any) -> None:
     if name == "pieces":  # 0 wherever two points have the same best piece
         assert 0 < (forth > 0).double().mean() < 1
         rounding = 1e-12
+    elif name.startswith("drift"):  # 0 where the drift outweighs the rest; the page has weights of 32 bits
+        assert 0 < (forth > 0).double().mean() < 1
+        rounding = 1e-5 * forth.max().item()
     else:
         assert forth.min() > 0
     np.testing.assert_allclose(found["forth"], forth, rtol=TOLERANCE, atol=rounding)
     np.testing.assert_allclose(found["back"], back, rtol=TOLERANCE, atol=rounding)
     plane = page.run("return askewExplorer.onPlane(...arguments)", x[:3].tolist(), describe(model).to_json())
-    np.testing.assert_allclose(plane, three, rtol=TOLERANCE, atol=1e-7 * three.max().item())
-    if isinstance(inner, Bregman):
+    np.testing.assert_allclose(plane, three, rtol=TOLERANCE, atol=max(rounding, 1e-7 * three.max().item()))
+    if isinstance(inner, Bregman) and not name.startswith("drift"):  # there, gradients include the drift
         value, gradient = inner.potential.value_and_gradient(images)
         np.testing.assert_allclose(found["images"], images, rtol=TOLERANCE, atol=TOLERANCE * images.abs().max().item())
         np.testing.assert_allclose(found["values"], value, rtol=TOLERANCE, atol=TOLERANCE * value.abs().max().item())
