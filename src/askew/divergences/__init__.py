@@ -8,7 +8,7 @@ from askew.divergences.max_affine import DeepDiv, MaxAffine
 from askew.divergences.neural import NeuralBregman
 from askew.divergences.norms import DeepNorm, Euclidean, Mahalanobis, WideNorm
 from askew.divergences.quasimetrics import IQE, MRN
-from askew.divergences.split import EncoderAndDivergence, split_encoder
+from askew.divergences.split import EncoderAndDivergence, Sides, split_encoder, split_sides
 from askew.divergences.wrappers import (
     Dual,
     Embedded,
@@ -45,6 +45,7 @@ __all__ = [
     "Reversed",
     "Scaled",
     "Side",
+    "Sides",
     "Sqrt",
     "Symmetrized",
     "WideNorm",
@@ -52,4 +53,5 @@ __all__ = [
     "names",
     "pairwise_tolerance",
     "split_encoder",
+    "split_sides",
 ]

@@ -19,8 +19,16 @@ class EncoderAndDivergence(NamedTuple):
     divergence: Divergence
 
 
+class Sides(NamedTuple):
+    """The encoders of first and second points, which are one in most models, and the divergence behind them."""
+
+    first: nn.Module | None
+    second: nn.Module | None
+    divergence: Divergence
+
+
 def split_encoder(model: object, dim: int, owner: str) -> EncoderAndDivergence:
-    """Return the encoder and the divergence of anything that stands for a divergence.
+    """Return the encoder and the divergence of anything that stands for a divergence; two encoders are an error.
 
     Parameters
     ----------
@@ -37,6 +45,16 @@ def split_encoder(model: object, dim: int, owner: str) -> EncoderAndDivergence:
     >>> split_encoder("kl", 3, "search").divergence.dim
     3
     """
+    sides = split_sides(model, dim, owner)
+    if sides.second is not sides.first:
+        hint = "askew.search.ExactIndex and FaissIndex take it, with queries and items of their own kinds."
+        must = "one whose two points have one encoder"
+        raise ValueError(checks.message(f"divergence of {owner}", must, "one with a second encoder", hint))
+    return EncoderAndDivergence(sides.first, sides.divergence)
+
+
+def split_sides(model: object, dim: int, owner: str) -> Sides:
+    """Return both encoders, the same object if they are one, and the divergence; the rest as :func:`split_encoder`."""
     what = f"divergence of {owner}"
     must = "a divergence, a fitted learner, or a name such as 'kl'"
     if isinstance(model, str):
@@ -46,7 +64,7 @@ def split_encoder(model: object, dim: int, owner: str) -> EncoderAndDivergence:
                 f'Learn it first: learner = askew.DivergenceLearner("{model}").fit(X, labels), then pass the learner.'
             )
             raise ValueError(checks.message(what, "one that needs no learning, where it is a name", repr(model), hint))
-        return EncoderAndDivergence(None, make(model, dim))
+        return Sides(None, None, make(model, dim))
     convert = getattr(model, "as_divergence", None)
     if isinstance(model, type) or not callable(convert):
         hint = 'Make a divergence with askew.make("nbd", dim).'
@@ -56,8 +74,17 @@ def split_encoder(model: object, dim: int, owner: str) -> EncoderAndDivergence:
     except ValueError as error:  # scikit-learn's NotFittedError
         got = f"a {type(model).__name__} that is not fitted"
         raise ValueError(checks.message(what, must, got, "Call its fit first.")) from error
-    encoder: nn.Module | None = None
+    first: list[nn.Module] = []
+    second: list[nn.Module] = []
+    shared = True
     while isinstance(divergence, Embedded):  # there may be an encoder after an encoder
-        encoder = divergence.encoder if encoder is None else nn.Sequential(encoder, divergence.encoder)
+        shared = shared and divergence.second is None
+        first.append(divergence.encoder)
+        second.append(divergence.second or divergence.encoder)
         divergence = divergence.divergence
-    return EncoderAndDivergence(encoder, divergence)
+    encoder = _chain(first)
+    return Sides(encoder, encoder if shared else _chain(second), divergence)
+
+
+def _chain(encoders: list[nn.Module]) -> nn.Module | None:
+    return None if not encoders else encoders[0] if len(encoders) == 1 else nn.Sequential(*encoders)
