@@ -49,7 +49,7 @@ OWN: dict[str, Callable[[int], Divergence]] = {"cosine": Cosine, "order": OrderE
 # Learning rates at paper scale, where each run chooses one by the mean of the validation scores.
 RATES = (1e-3, 3e-3, 1e-2)
 # The better of 0.003 and 0.01 for each method, after one epoch with seed 0.
-BEST_RATE = {method: 1e-2 if method in ("mahalanobis", *SWAPPED) else 3e-3 for method in METHODS}
+BEST_RATE = {method: 1e-2 if method in ("mahalanobis", "drift-root", *SWAPPED) else 3e-3 for method in METHODS}
 PLANS: dict[str, dict[str, Value]] = {
     "toy": {"epochs": 3, "batch": 64, "random": 8, "dim": 8, "widths": (32,)},
     "quick": {"epochs": 3, "batch": 256, "random": 8, "dim": 64, "widths": (256,)},
