@@ -215,7 +215,7 @@ def test_entailment_tells_the_direction_that_symmetric_distances_cannot(tmp_path
     assert output.startswith("A random tree instead of real words.")
     for name in ("cosine", "mahalanobis"):
         assert figures(output, name)[1] == 0.5
-    for name in ("iqe", "nbd"):
+    for name in ("iqe", "nbd", "drift"):
         precision, direction = figures(output, name)
         assert direction > 0.8
         assert precision > figures(output, "mahalanobis")[0] + 0.1

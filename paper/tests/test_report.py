@@ -90,6 +90,22 @@ def results(tmp_path: Path) -> Path:
     return tmp_path
 
 
+def test_a_setting_may_have_fewer_scores() -> None:
+    both = dataclasses.replace(SUMS, scores=(MAE, PURITY), published=())
+    rows = [
+        dataclasses.replace(row, scores={**row.scores, "purity": 0.9}) if row.cell.setting == "small" else row
+        for row in make_rows()
+    ]
+    table = compare(both, rows, "paper").table
+    assert set(table["setting"][table["score"] == "purity"]) == {"small"}
+    assert (table["seeds"] == 3).all()
+    # A score that some rows of a setting have is missing where a method lacks it; so is all of a setting without rows.
+    fewer = [row for row in rows if (row.cell.setting, row.cell.method) == ("small", "nbd")]
+    table = compare(both, fewer, "paper").table
+    assert len(table) == 8
+    assert (table["seeds"] == 0).sum() == 6
+
+
 # ---------------------------------------------------------------------- marks
 
 

@@ -109,11 +109,16 @@ def compare(experiment: Experiment, rows: Iterable[Row], scale: str) -> Comparis
         place = (entry.setting, entry.method, entry.score)
         if place not in papers or papers[place].spread is None:
             papers[place] = entry
+    # Settings may differ in their scores: one that has rows lacks those that none of them has.
+    measured = {(row.cell.setting, score) for row in current for score in row.scores}
+    with_rows = {setting for setting, _ in measured}
     names = _variant_names(list(cells.values()))
     lines: list[tuple[str, str, str | None, str, Published | None]] = []
     for group, cell in cells.items():
         other = experiment.against.get(cell.method, cell.method)
         for score in experiment.scores:
+            if cell.setting in with_rows and (cell.setting, score.name) not in measured:
+                continue
             paper = papers.get((cell.setting, other, score.name))
             lines.append((cell.setting, names[group], group, score.name, paper))
     # Values of the paper for methods that we do not even try are missing as well.

@@ -9,7 +9,15 @@ from pathlib import Path
 import numpy as np
 import pytest
 from askew_paper.data.taxonomy import Taxonomy, load_taxonomy, random_taxonomy
-from askew_paper.data.words import WordPairs, WordVectors, load_pairs, load_vectors, pair_names, read_pairs
+from askew_paper.data.words import (
+    WordPairs,
+    WordVectors,
+    load_lexical_split,
+    load_pairs,
+    load_vectors,
+    pair_names,
+    read_pairs,
+)
 
 published = pytest.mark.skipif("ASKEW_DATA" not in os.environ, reason="ASKEW_DATA does not name a folder of data")
 
@@ -92,6 +100,22 @@ def test_bad_pairs(content: str | bytes, message: str, tmp_path: Path) -> None:
         read_pairs(write(tmp_path, content))
 
 
+def test_lexical_split(tmp_path: Path) -> None:
+    header = "WORD1 WORD2 POS TYPE AVG_SCORE AVG_SCORE_0_10 STD SCORES..\n"
+    for part in ("training", "dev", "test"):
+        content = header + f"{part} null N hyp-1 5.5 9.17 0.1 5 6\n"
+        write(tmp_path, content, f"hyperlex_{part}_all_lexical.txt")
+    pairs = load_lexical_split(tmp_path)
+    assert (pairs.first, pairs.second[0], pairs.labels) == (("training", "dev", "test"), "null", None)
+    assert pairs.scores is not None
+    assert pairs.scores.tolist() == [5.5] * 3
+    assert pairs.where("fold", "val").first == ("dev",)
+    assert pairs.columns["pos"] == ("N",) * 3
+    write(tmp_path, "word1\tword2\n", "hyperlex_dev_all_lexical.txt")
+    with pytest.raises(ValueError, match=r"hyperlex_dev_all_lexical.txt must be a table that starts with WORD1 WORD2"):
+        load_lexical_split(tmp_path)
+
+
 def test_missing_files_are_named(tmp_path: Path) -> None:
     with pytest.raises(FileNotFoundError, match=r"lexent/vectors_glove100_subset.npz must be in"):
         load_vectors(tmp_path)
@@ -141,6 +165,8 @@ def test_part_of_a_taxonomy() -> None:
     assert len(vectors) == 15
     assert set(part.words) == {name for name in tree.words if name.startswith("w1")}
     assert part.ancestors("w1-0-1") == {"w1-0": 1, "w1": 2}
+    fewer = tree.without({"w1"}).pairs(vectors)
+    assert fewer == {pair: steps for pair, steps in tree.pairs(vectors).items() if "w1" not in pair}
 
 
 def test_random_taxonomy_depends_on_the_seed_only() -> None:
@@ -182,6 +208,20 @@ def test_published_pairs(name: str, rows: int, positive: int | None) -> None:
     assert (None if pairs.labels is None else int(pairs.labels.sum())) == positive
     assert (pairs.scores is not None) == (name == "hyperlex")
     assert len(pairs.within(load_vectors())) > 0.97 * rows
+
+
+@published
+def test_published_lexical_split() -> None:
+    pairs, other = load_lexical_split(), load_pairs("hyperlex")
+    folds = {fold: pairs.where("fold", fold) for fold in ("train", "val", "test")}
+    assert {fold: len(part) for fold, part in folds.items()} == {"train": 1133, "val": 85, "test": 269}
+    words = {fold: {*part.first, *part.second} for fold, part in folds.items()}
+    assert not words["test"] & (words["train"] | words["val"])
+    # Both splits are of the same pairs, with the same scores from 0 to 6.
+    assert pairs.scores is not None
+    assert other.scores is not None
+    known = dict(zip(zip(other.first, other.second, strict=True), other.scores, strict=True))
+    assert all(known[a, b] == score for a, b, score in zip(pairs.first, pairs.second, pairs.scores, strict=True))
 
 
 @published

@@ -13,12 +13,14 @@ from askew_paper.data.words import WordPairs, WordVectors
 from askew_paper.experiment import Cell, Outcome
 from askew_paper.experiments.entailment import (
     ENTAILMENT,
+    LEXICAL,
     METHODS,
     average_precision,
     divergences,
     judge_pairs,
     retrieval,
     run,
+    threshold_accuracy,
     validate,
     word_model,
 )
@@ -95,6 +97,18 @@ def test_no_tested_word_is_learned_as_a_hyponym_of_wordnet() -> None:
     assert task.holds(*pair_rows(lexicon.vectors, [("dog", "animal"), ("animal", "dog")]).T).tolist() == [True, False]
 
 
+@published
+def test_no_word_of_the_lexical_test_is_seen() -> None:
+    lexicon = load_lexicon(lexical=True)
+    task, test = prepared(lexicon), lexicon.hyperlex.where("fold", "test")
+    words = set(pair_rows(lexicon.vectors, zip(test.first, test.second, strict=True)).ravel())
+    assert (len(test), len(words), len(task.graded), len(task.graded_validation)) == (269, 360, 1132, 85)
+    negatives = task.sibling(task.train[:, 0], np.random.default_rng(0).random(len(task.train)))
+    assert len(task.train) > 140_000
+    assert not words & {*task.train.ravel(), *negatives, *task.validation.ravel(), *task.graded.ravel()}
+    assert 0.8 < task.degrees.max() <= 1
+
+
 def test_training_pairs_hold_and_siblings_do_not(lexicon: Lexicon, task: Task) -> None:
     pairs = lexicon.taxonomy.pairs(lexicon.vectors, steps=4)
     words = lexicon.vectors.words
@@ -163,6 +177,16 @@ def test_average_precision_by_hand_and_with_ties() -> None:
     assert average_precision(np.zeros(2), np.array([True, False])) == pytest.approx(0.75)
 
 
+def test_accuracy_of_thresholds() -> None:
+    random = np.random.default_rng(0)
+    values, holds = random.random(1000), np.arange(1000) < 500
+    assert 0.4 < threshold_accuracy(values, holds) < 0.6
+    # The threshold is the largest of about 10 true values, below which 10/11 of the others are.
+    assert threshold_accuracy(values + 2 * ~holds, holds) == pytest.approx(1 - 0.5 / 11, abs=0.02)
+    # A threshold takes the smaller values as true, so the opposite order is worse than guessing.
+    assert threshold_accuracy(values - 2 * ~holds, holds) < 0.5 + 1e-9
+
+
 def test_retrieval_looks_for_all_words_above(lexicon: Lexicon) -> None:
     class Steps(Divergence):
         """The true number of steps, found by the vectors, which are different."""
@@ -222,7 +246,20 @@ def test_graded_pairs_and_noise_take_part(task: Task) -> None:
     assert loss() == loss()
 
 
-@pytest.mark.parametrize(("method", "least"), [("order", 0.85), ("nbd", 0.85)])
+def test_each_side_of_a_pair_has_its_encoder(task: Task) -> None:
+    pairs = torch.from_numpy(task.train[:20])
+    others = {"random_weight": 0.0, "reversed_weight": 0.0, "sibling_weight": 0.0, "graded_weight": 0.0}
+    model, loss = small(task, "two-sided"), EntailmentLoss(task, **others)
+    values = model(*(loss.points[side] for side in pairs.T))
+    expected = nn.functional.softplus(loss.log_scale.exp() * values - loss.threshold).mean()
+    torch.testing.assert_close(loss(model, pairs), expected)
+    # With the other kinds of pairs, both encoders get gradients from all of them.
+    EntailmentLoss(task)(model, pairs).backward()
+    assert model.second is not None
+    assert all(weights.grad is not None for weights in (*model.encoder.parameters(), *model.second.parameters()))
+
+
+@pytest.mark.parametrize(("method", "least"), [("order", 0.85), ("nbd", 0.85), ("drift", 0.85), ("two-sided", 0.85)])
 def test_direction_of_unseen_words_is_learned(method: str, least: float) -> None:
     tree, vectors = random_taxonomy(depth=4, branches=3)
     task = make_task(vectors, tree, held_out=(), validation=0.2)
@@ -271,7 +308,9 @@ def test_rate_is_chosen_by_validation_words() -> None:
 def test_all_methods_have_the_same_encoder_negatives_and_epochs() -> None:
     for scale in ("toy", "quick", "paper"):
         cells = ENTAILMENT.checked_cells(scale)
-        assert [cell.method for cell in cells if cell.seed == 0] == list(METHODS)
+        settings = ["random tree"] if scale == "toy" else ["WordNet", LEXICAL]
+        planned = [(setting, method) for setting in settings for method in METHODS]
+        assert [(cell.setting, cell.method) for cell in cells if cell.seed == 0] == planned
         own = ("learning_rates", "swapped")
         plans = {tuple(pair for pair in cell.options if pair[0] not in own) for cell in cells if cell.options}
         assert len(plans) == 1

@@ -69,6 +69,11 @@ class Taxonomy:
         above = {name: tuple(upper for upper in self.above.get(name, ()) if upper in kept) for name in sorted(kept)}
         return Taxonomy({name: words for name, words in self.words.items() if name in kept}, above)
 
+    def without(self, words: Collection[str]) -> Taxonomy:
+        """Return the same meanings without some of their words."""
+        kept = {name: tuple(word for word in those if word not in words) for name, those in self.words.items()}
+        return Taxonomy(kept, self.above)
+
 
 def load_taxonomy(part: str = "nouns", folder: Folder = None) -> Taxonomy:
     """Return a part of WordNet 3.0.

@@ -15,17 +15,24 @@ from numpy.typing import NDArray
 from askew import checks
 from askew_paper.data.files import Folder, Source, find
 
-__all__ = ["WordPairs", "WordVectors", "load_pairs", "load_vectors", "pair_names", "read_pairs", "read_table"]
+__all__ = ["WordPairs", "WordVectors", "load_lexical_split", "load_pairs", "load_vectors", "pair_names", "read_pairs"]
+__all__ += ["read_table"]
 
 Text = tuple[str, ...]
 
 _SUITE = "https://github.com/facebookresearch/hypernymysuite"
+_HYPERLEX = "https://arxiv.org/abs/1608.02117"
 VECTORS = Source(
     "lexent/vectors_glove100_subset.npz", "https://nlp.stanford.edu/projects/glove", terms="PDDL; part of glove.6B.100d"
 )
 PAIRS = {
     name: Source(f"lexent/{file}.tsv", _SUITE, terms="CC BY-NC 4.0")
     for name, file in (("hyperlex", "hyperlex_rnd"), ("bless", "bless"), ("wbless", "wbless"), ("eval", "eval"))
+}
+# The split of HyperLex in which no word of the test part is in the training part.
+LEXICAL = {
+    fold: Source(f"lexent/hyperlex_{part}_all_lexical.txt", _HYPERLEX, terms="CC BY-NC 4.0")
+    for fold, part in (("train", "training"), ("val", "dev"), ("test", "test"))
 }
 
 
@@ -156,6 +163,28 @@ def load_pairs(name: str, folder: Folder = None) -> WordPairs:
     FileNotFoundError: lexent/bless.tsv must be in the folder 'nowhere'. Got no such file instead. ...
     """
     return read_pairs(find(PAIRS[checks.check_name(name, PAIRS, "name of word pairs")], folder))
+
+
+def load_lexical_split(folder: Folder = None) -> WordPairs:
+    """Return HyperLex split by words, with the columns and the scores from 0 to 6 of ``load_pairs("hyperlex")``.
+
+    Examples
+    --------
+    >>> load_lexical_split("nowhere")
+    Traceback (most recent call last):
+    FileNotFoundError: lexent/hyperlex_training_all_lexical.txt must be in the folder 'nowhere'. ...
+    """
+    rows: list[tuple[str, ...]] = []
+    for fold, source in LEXICAL.items():
+        header, *lines = find(source, folder).read_text("utf-8").splitlines()
+        if header.split()[:5] != ["WORD1", "WORD2", "POS", "TYPE", "AVG_SCORE"]:
+            must = "a table that starts with WORD1 WORD2 POS TYPE AVG_SCORE"
+            raise ValueError(checks.message(source.file, must, repr(header[:60])))
+        rows += [(*line.split()[:5], fold) for line in lines]
+    columns = dict(zip(("word1", "word2", "pos", "label", "score", "fold"), zip(*rows, strict=True), strict=True))
+    return WordPairs(
+        columns["word1"], columns["word2"], scores=np.array(columns["score"], dtype=np.float64), columns=columns
+    )
 
 
 def read_pairs(path: str | os.PathLike[str]) -> WordPairs:

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from askew import checks
 from askew_paper.data.files import Folder
 from askew_paper.data.taxonomy import Taxonomy, load_taxonomy, random_taxonomy
-from askew_paper.data.words import WordPairs, WordVectors, load_pairs, load_vectors
+from askew_paper.data.words import WordPairs, WordVectors, load_lexical_split, load_pairs, load_vectors
 
 __all__ = ["Lexicon", "Task", "load_lexicon", "make_task", "pair_rows", "random_lexicon"]
 
@@ -41,7 +41,7 @@ class Lexicon:
     bless, wbless : WordPairs
         With labels.
     hyperlex : WordPairs
-        With scores from 0 to 10 and columns ``pos``, ``label`` and ``fold``.
+        With scores from 0 to 6 and columns ``pos``, ``label`` and ``fold``.
     mammals : Taxonomy
         The part of it for the retrieval of hypernyms, in which each meaning lists all meanings above it.
     """
@@ -63,8 +63,10 @@ class Lexicon:
         return {*self.bless.first, *self.wbless.first, *test.first, *self.queries()}
 
 
-def load_lexicon(folder: Folder = None) -> Lexicon:
+def load_lexicon(folder: Folder = None, *, lexical: bool = False) -> Lexicon:
     """Return GloVe vectors, the nouns of WordNet, BLESS, WBLESS and HyperLex from the data folder or another one.
+
+    With ``lexical``, HyperLex is split by words and is the only test. No word of its test part is in the taxonomy.
 
     Examples
     --------
@@ -72,9 +74,13 @@ def load_lexicon(folder: Folder = None) -> Lexicon:
     Traceback (most recent call last):
     FileNotFoundError: lexent/vectors_glove100_subset.npz must be in the folder 'nowhere'. ...
     """
-    vectors = load_vectors(folder)
+    vectors, nouns = load_vectors(folder), load_taxonomy("nouns", folder)
+    if lexical:
+        hyperlex, none = load_lexical_split(folder).within(vectors), WordPairs((), ())
+        test = hyperlex.where("fold", "test")
+        return Lexicon(vectors, nouns.without({*test.first, *test.second}), none, none, hyperlex, Taxonomy({}, {}))
     bless, wbless, hyperlex = (load_pairs(name, folder).within(vectors) for name in ("bless", "wbless", "hyperlex"))
-    return Lexicon(vectors, load_taxonomy("nouns", folder), bless, wbless, hyperlex, load_taxonomy("mammals", folder))
+    return Lexicon(vectors, nouns, bless, wbless, hyperlex, load_taxonomy("mammals", folder))
 
 
 def random_lexicon(seed: int = 0) -> Lexicon:
@@ -97,7 +103,7 @@ def random_lexicon(seed: int = 0) -> Lexicon:
         for number, ((low, high), taken) in enumerate(
             (pair, taken) for pair, taken in steps.items() if pair[0] in words
         ):
-            yield low, high, "hyp-1", 10.0 / taken, fold
+            yield low, high, "hyp-1", 6.0 / taken, fold
             if number % 2:
                 yield high, low, "r-hyp-1", 1.0, fold
             else:
@@ -185,7 +191,7 @@ def make_task(
     held_out
         Words that must not be the more specific one of a training pair: the first words of all test sets.
     graded
-        Pairs with scores from 0 to 10 and columns ``label`` and ``fold``.
+        Pairs with scores from 0 to 6 and columns ``label`` and ``fold``.
     steps
         Largest number of steps between the two words of a pair.
     validation
@@ -216,7 +222,7 @@ def make_task(
         siblings=_siblings(vectors, taxonomy, known),
         known=known,
         graded=pair_rows(vectors, zip(learned.first, learned.second, strict=True)),
-        degrees=np.zeros(0, np.float32) if learned.scores is None else (learned.scores / 10).astype(np.float32),
+        degrees=np.zeros(0, np.float32) if learned.scores is None else (learned.scores / 6).astype(np.float32),
         graded_validation=judged,
     )
 

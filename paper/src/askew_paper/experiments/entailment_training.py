@@ -125,13 +125,16 @@ class EntailmentLoss(nn.Module):
         siblings = task.sibling(first, random.random(n))
         graded = random.integers(max(1, len(task.graded)), size=min(self.graded_batch, len(task.graded)))
         words = np.concatenate([first, second, siblings, others, firsts, task.graded[graded].T.ravel()])
-        g = len(graded)
-        x, y, z, u, v, low, high = model.encode(self._points(words)).split([n, n, n, k, k, g, g])
-        rows = self._logits(model.divergence(torch.cat([x, y, x, low]), torch.cat([y, x, z, high])))
-        right, reverse, sibling, degree = rows.split([n, n, n, g])
+        g, points = len(graded), self._points(words)
+        sizes = [n, n, n, k, k, g, g]
+        x, y, _, _, v, low, _ = left = model.encode(points).split(sizes)
+        right_side = left if model.second is None else model.encode(points, "second").split(sizes)
+        x_right, y_right, z, u, _, _, high = right_side
+        D, upper = model.divergence, torch.cat([y_right, x_right, z, high])
+        right, reverse, sibling, degree = self._logits(D(torch.cat([x, y, x, low]), upper)).split([n, n, n, g])
         loss = functional.softplus(-right).mean()
-        to_random = self._wrong(self._logits(model.divergence.pairwise(x, u)), task.holds(first[:, None], others))
-        from_random = self._wrong(self._logits(model.divergence.pairwise(v, y)), task.holds(firsts[:, None], second))
+        to_random = self._wrong(self._logits(D.pairwise(x, u)), task.holds(first[:, None], others))
+        from_random = self._wrong(self._logits(D.pairwise(v, y_right)), task.holds(firsts[:, None], second))
         loss = loss + self.random_weight * (to_random + from_random)
         loss = loss + self.reversed_weight * self._wrong(reverse, task.holds(second, first))
         loss = loss + self.sibling_weight * self._wrong(sibling, task.holds(first, siblings))
@@ -161,10 +164,10 @@ def learn_entailment(model: Embedded, loss: EntailmentLoss, plan: Plan, seed: in
     task = loss.task
     rows = np.random.default_rng(seed).integers(len(task.vectors), size=(2, CALIBRATION))
     with torch.no_grad():
-        first, second = (model.encode(loss.points[torch.from_numpy(part)]) for part in rows)
-        model.divergence.calibrate(first, second)
+        first, second = (loss.points[torch.from_numpy(part)] for part in rows)
+        model.calibrate(first, second)
         # Random pairs start about the threshold, whatever the unit of the divergence is.
-        size = float(model.divergence(first, second).mean())
+        size = float(model(first, second).mean())
         if size > 0:
             loss.log_scale.sub_(math.log(size))
 
