@@ -124,7 +124,7 @@ class Embedded(Wrapper):
         """Return the embeddings of first or second arguments in the dtype of the divergence."""
         encoder = self.second if side == "second" and self.second is not None else self.encoder
         encoded: Tensor = encoder(x)
-        if encoder is self.second and encoded.shape[-1] != self.divergence.dim:
+        if encoder is self.second and self.divergence.dim not in (None, encoded.shape[-1]):
             must = f"a module that returns {self.divergence.dim} features, as the first encoder does"
             raise ValueError(checks.message("second of Embedded", must, encoded.shape[-1]))
         dtype = self.divergence.dtype

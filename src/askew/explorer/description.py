@@ -22,8 +22,8 @@ Part = dict[str, Any]
 
 SHOWN = (
     "the Bregman divergence of a potential of askew other than FromFunction and Conjugate (NeuralBregman, KL, "
-    "Itakura-Saito, ...), Drift on one, MaxAffine (PBDL), Mahalanobis, Euclidean, their Reversed, Scaled, Sqrt, Symmetrized and "
-    "GeneralizedSymmetrized forms, or one of these behind an encoder"
+    "Itakura-Saito, ...), Drift on one, MaxAffine (PBDL), Mahalanobis, Euclidean, their Reversed, Scaled, Sqrt, "
+    "Symmetrized and GeneralizedSymmetrized forms, or one of these behind an encoder"
 )
 HINT = "Draw it with askew.plot.balls, which shows any divergence."
 

@@ -30,7 +30,7 @@ R2 = Score("r2", "R²", lower_is_better=False)
 MRE = Score("mre", "Mean relative error", lower_is_better=True)
 SPEARMAN = Score("spearman", "Spearman", lower_is_better=False)
 NORMS, ROOTS, PLAIN = ("deepnorm", "widenorm"), ("bregman-sqrt", "bregman-gs"), ("nbd-paper", "nbd")
-LEARNED = ("mahalanobis", "mahalanobis-norm", "deep-div", *NORMS, *PLAIN, *ROOTS, "iqe", "mrn")
+LEARNED: tuple[str, ...] = ("mahalanobis", "mahalanobis-norm", "deep-div", *NORMS, *PLAIN, *ROOTS, "iqe", "mrn")
 LEARNED += (*DIRECTED, "drift-chosen")
 SIZES: dict[str, dict[str, Value]] = {
     "toy": {"train": 300, "test": 100, "landmarks": 4, "noise": 0.2, "distractors": 4},
