@@ -343,7 +343,7 @@ def test_exponentials_of_the_same_point_twice() -> None:
 
 def test_faiss_part_that_declares_more_than_there_is(tmp_path: Path) -> None:
     pytest.importorskip("faiss")
-    index = askew.search.FaissIndex("euclidean", kind="flat")
+    index = askew.search.FaissIndex("euclidean", kind="ivf")
     index.add(np.random.default_rng(0).random((9, 2)).astype(np.float32))
     index.save(tmp_path)
     (file,) = tmp_path.glob("faiss-*.index")

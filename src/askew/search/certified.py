@@ -26,7 +26,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from torch import Tensor, nn
+from torch import Tensor
 
 from askew import checks
 from askew._parallel import workers
@@ -223,8 +223,14 @@ class _Scan:
     def run(self) -> tuple[Tensor, Tensor]:
         """Return the k largest products and the numbers of their keys."""
         rows, pooled = len(self.queries), 0
+        buffer = self.queries.new_empty(rows, KEY_ROWS)  # one for all blocks: new memory costs more than the products
         for start in range(0, len(self.keys), KEY_ROWS):
-            row, column, score = self._above(self.queries @ self.keys[start : start + KEY_ROWS].t())
+            block = self.keys[start : start + KEY_ROWS].t()
+            columns = block.shape[1]
+            if columns < KEY_ROWS:  # the last one
+                buffer = torch.full((rows, -(-columns // GROUP) * GROUP), -torch.inf, dtype=buffer.dtype)
+            torch.mm(self.queries, block, out=buffer[:, :columns])
+            row, column, score = self._above(buffer, columns)
             if len(row):
                 self.pool.append((row, self.start + start + column, score))
                 pooled += len(row)
@@ -234,18 +240,23 @@ class _Scan:
         self._merge()
         return self.scores, self.numbers
 
-    def _above(self, matrix: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    def _above(self, matrix: Tensor, columns: int) -> tuple[Tensor, Tensor, Tensor]:
         """Return rows, columns and values of the products that are above the k-th best so far."""
-        floor, (rows, columns) = self.scores[:, -1], matrix.shape
-        if columns % GROUP:
-            matrix = nn.functional.pad(matrix, (0, -columns % GROUP), value=-torch.inf)
-        grouped = matrix.view(rows, -1, GROUP)
+        floor = self.scores[:, -1]
+        grouped = matrix.view(len(matrix), -1, GROUP)
         maxima = grouped.amax(-1)
         row, group = (~(maxima <= floor[:, None])).nonzero(as_tuple=True)
+        if len(row) == 0:
+            return row, group, floor
         if 2 * len(row) > maxima.numel() and self.k < columns:
             # At the beginning nearly everything is above: only the k best of each row matter.
-            bound = matrix.topk(self.k, 1).values[:, -1:]
-            row, column = (~(matrix <= floor[:, None]) & ~(matrix < bound)).nonzero(as_tuple=True)
+            scores, best = matrix.topk(self.k + 1, 1)
+            if not bool((scores[:, -1] == scores[:, -2]).any()):
+                scores, best = scores[:, :-1], best[:, :-1]
+                above = ~(scores <= floor[:, None])
+                return above.nonzero(as_tuple=True)[0], best[above], scores[above]
+            # Of equals at the end topk takes any, but those with the smallest numbers are wanted.
+            row, column = (~(matrix <= floor[:, None]) & ~(matrix < scores[:, -2:-1])).nonzero(as_tuple=True)
             return row, column, matrix[row, column]
         values = grouped[row, group]
         hit, column = (~(values <= floor[row, None])).nonzero(as_tuple=True)

@@ -163,6 +163,11 @@ class FaissIndex(LocalIndex):
     def _flat(self, items: Tensor) -> ScannedKeys:
         return ScannedKeys.of(self._form(items), items, np.float32, self._scratch, type(self).__name__)
 
+    def _outgrown(self, count: int, built_for: int) -> bool:
+        # Fewer items are no reason: those that come and go near the border must not change the kind each time.
+        other_kind = self._asked is None and kind_for(max(count, built_for)) != kind_for(built_for)
+        return other_kind or super()._outgrown(count, built_for)
+
     def _build_engine(self, kind: str, items: Tensor) -> tuple[_EngineState, float]:
         """Return the state for items, and the recall that was measured on some of them."""
         sample = sample_of(items)

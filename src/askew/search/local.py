@@ -83,11 +83,9 @@ class LocalIndex(Index):
             if len(new) == 0:
                 return
             store.append(embeddings.numpy(), new)
-            state = self._state
-            if state is None or len(store) > OUTGROWN * state.built_for:
-                extend = None
-            else:
-                extend = state.extension(embeddings, type(self).__name__)
+            extend = None
+            if self._state is not None and not self._outgrown(len(store), self._state.built_for):
+                extend = self._state.extension(embeddings, type(self).__name__)
             if extend is None:
                 self._rebuild(store)
             else:
@@ -186,6 +184,10 @@ class LocalIndex(Index):
         if self.divergence.ranks_like() is None:
             return None
         return ScannedKeys.of(self._form(items), items, items.numpy().dtype, None, type(self).__name__)
+
+    def _outgrown(self, count: int, built_for: int) -> bool:
+        """Return whether there are too many items for a state that was built for fewer."""
+        return count > OUTGROWN * built_for
 
     def _search(self, queries: Tensor, k: int) -> tuple[Tensor, RowNumbers]:
         store, scanned = self._items, self._state
