@@ -303,7 +303,7 @@ def test_every_answer_during_changes_is_right(kind: str) -> None:
     stop = threading.Event()
 
     def change() -> None:
-        for turn in range(12):
+        for turn in range(6):
             ids = 1000 + 100 * turn + np.arange(100)
             index.add(POINTS[ids], ids=ids)
             index.remove(ids[:80])
@@ -315,7 +315,7 @@ def test_every_answer_during_changes_is_right(kind: str) -> None:
             np.testing.assert_array_equal(nearest(index, queries), np.arange(50))
 
     Threads(change, search, search).join()
-    assert len(index) == 1000 + 12 * 20
+    assert len(index) == 1000 + 6 * 20
 
 
 # ---------------------------------------------------------------------- blocks

@@ -232,9 +232,7 @@ class Index(ABC):
         """
         owner = type(self).__name__
         if self._divergence is None:
-            if points.ndim != 2:
-                raise ValueError(checks.message(f"{name} of {owner}", "of shape (n, dim)", tuple(points.shape)))
-            self._set_divergence(points.shape[1])
+            self._set_divergence(points.shape[-1] if points.ndim else 0)
         divergence = self.divergence
         if self._encoder is not None:
             if points.ndim < 2:

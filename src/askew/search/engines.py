@@ -27,6 +27,9 @@ ROUNDS = 10
 ADDED_ROWS = 1 << 14
 # Values of one code of 8 bits.
 CODES = 256
+# FAISS builds no table for product codes; and bytes of a table that is worth its memory whatever the codes take.
+WITHOUT_TABLE = -1
+SMALL_TABLE = 1 << 26
 # Links of a node of the graph, and how many nodes are visited while it is built.
 LINKS = 32
 BUILD_EFFORT = 80
@@ -118,6 +121,8 @@ def make_engine(kind: str, codes: str, keys: Vectors, scratch: Path | None = Non
         _fill_lists(engine, keys)
     else:
         engine.add(keys)
+    if kind == "ivf-pq":
+        _add_table(engine)
     return engine
 
 
@@ -137,6 +142,7 @@ def _empty_engine(kind: str, codes: str, size: int, lists: int) -> Any:
     else:
         # A byte for two features or for one.
         engine = faiss.IndexIVFPQ(coarse, size, lists, size // 2 if codes == "pairs" else size, 8)
+        engine.use_precomputed_table = WITHOUT_TABLE
     engine.own_fields = True
     coarse.this.disown()
     for training in (engine.cp, engine.pq.cp) if kind == "ivf-pq" else (engine.cp,):
@@ -166,6 +172,14 @@ def _fill_lists(engine: Any, keys: Vectors) -> None:
         rows = np.arange(start, start + len(block))
         chosen = np.ascontiguousarray(list_of[start : start + len(block)])
         engine.add_core(len(block), faiss.swig_ptr(block), faiss.swig_ptr(rows), faiss.swig_ptr(chosen))
+
+
+def _add_table(engine: Any) -> None:
+    """Build the table that makes searches of product codes faster, where it is no larger than the codes."""
+    table = 4 * engine.nlist * engine.pq.M * engine.pq.ksub
+    if table <= max(SMALL_TABLE, engine.ntotal * engine.code_size):
+        engine.use_precomputed_table = 0  # let FAISS decide, and build it
+        engine.precompute_table()
 
 
 def most_effort(kind: str, engine: Any) -> int:
@@ -199,7 +213,8 @@ def read_engine(path: Path, kind: str, size: int, count: int) -> Any:
     faiss, shown, classes = import_faiss(), repr(str(path)), KINDS[kind].engines
     with _limited(faiss, path.stat().st_size + 1):
         try:
-            engine = faiss.read_index(str(path))
+            # The table of product codes is not in the file.
+            engine = faiss.read_index(str(path), faiss.IO_FLAG_SKIP_PRECOMPUTE_TABLE)
         except (RuntimeError, MemoryError) as error:
             why = (str(error).splitlines() or ["it declares more than there is"])[0]
             raise ValueError(io.damaged(shown, why)) from None
@@ -212,6 +227,8 @@ def read_engine(path: Path, kind: str, size: int, count: int) -> Any:
     ):
         if must != got:
             raise ValueError(checks.message(f"{what} of the FAISS index in {shown}", str(must), got))
+    if kind == "ivf-pq":
+        _add_table(engine)
     return engine
 
 

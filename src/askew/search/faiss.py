@@ -169,7 +169,7 @@ class FaissIndex(LocalIndex):
         return other_kind or super()._outgrown(count, built_for)
 
     def _build_engine(self, kind: str, items: Tensor) -> tuple[_EngineState, float]:
-        """Return the state for items, and the recall that was measured on some of them."""
+        """Return the state for items, and the recall that was measured with some of them as queries."""
         sample = sample_of(items)
         form = self._form(sample)
         plain = form.size
@@ -181,27 +181,19 @@ class FaissIndex(LocalIndex):
             release_memory()
         form = form.with_radius(sizes_of(keys[:, :plain], type(self).__name__).whole)
         _fill_last_feature(keys[:, : form.size], form.radius)
+        rows = np.sort(np.random.RandomState(0).permutation(len(items))[:TUNING_QUERIES])
+        queries = form.as_queries(items[torch.from_numpy(rows)])
+        neighbours = min(TUNING_NEIGHBOURS, len(items))
+        _, truth = largest_products(form.plain_queries(queries).float(), torch.from_numpy(keys[:, :plain]), neighbours)
+        vectors = form.queries(queries).float().numpy()
         engine: Any = None
         for codes in KINDS[kind].codes:
             del engine  # not two at a time
             engine = make_engine(kind, codes, keys, self._scratch)
-            effort, recall = self._first_effort(kind, engine, form, items, keys)
+            effort, recall = _least_effort(kind, engine, vectors, truth.numpy(), self.recall_target, None)
             if recall >= _goal(self.recall_target):
                 break
         return _EngineState(kind, engine, form, len(items), effort), recall
-
-    def _first_effort(
-        self, kind: str, engine: Any, form: InnerProductForm, items: Tensor, keys: NDArray[np.float32]
-    ) -> tuple[int, float]:
-        """Return the effort that finds the neighbours of some of the items, and the recall."""
-        rows = np.random.RandomState(0).permutation(len(items))[:TUNING_QUERIES]
-        rows.sort()
-        queries = form.as_queries(items[torch.from_numpy(rows)])
-        vectors = form.plain_queries(queries).float()
-        plain = torch.from_numpy(keys[:, : vectors.shape[1]])
-        _, truth = largest_products(vectors, plain, min(TUNING_NEIGHBOURS, len(items)))
-        vectors = form.queries(queries).float()
-        return _least_effort(kind, engine, vectors.numpy(), truth.numpy(), self.recall_target, None)
 
     # ------------------------------------------------------------------ search
 

@@ -16,7 +16,7 @@ from numpy.typing import ArrayLike
 from torch import Tensor, nn
 
 from askew import checks, io
-from askew._parallel import release_memory
+from askew._parallel import release_memory, slices
 from askew.encoders import as_points
 from askew.io import Rows
 from askew.search.base import Content, Index, RowNumbers, each_block
@@ -226,22 +226,21 @@ class LocalIndex(Index):
         like = next((t for t in (*self.divergence.parameters(), *self.divergence.buffers())), queries)
         nearest = [torch.empty(0, k, dtype=torch.int64)]
         with torch.inference_mode():
-            for block in queries.split(height):
-                best, rows = queries.new_empty(len(block), 0), torch.empty(len(block), 0, dtype=torch.int64)
-                for start in range(0, store.rows, columns):
-                    numbers = np.arange(start, min(start + columns, store.rows))
-                    if store.live is not None:
-                        numbers = numbers[store.live[numbers]]
-                    first, second = block.to(like.device), torch.from_numpy(store.values[numbers]).to(like.device)
+            for block in queries.to(like.device).split(height):
+                values, numbers = queries.new_empty(len(block), 0), torch.empty(len(block), 0, dtype=torch.int64)
+                for part in slices(store.rows, columns):
+                    rows = np.arange(part.start, part.stop)
+                    rows = rows if store.live is None else rows[store.live[part]]
+                    items = torch.from_numpy(store.values[rows]).to(like.device)
                     if self.direction == "query-first":
-                        matrix = self.divergence.pairwise(first, second).cpu()
+                        matrix = self.divergence.pairwise(block, items)
                     else:
-                        matrix = self.divergence.pairwise(second, first).t().cpu()
-                    both = torch.cat([best, matrix], 1)
-                    all_rows = torch.cat([rows, torch.from_numpy(numbers).expand(matrix.shape)], 1)
-                    best, place = both.topk(min(k, both.shape[1]), 1, largest=False)
-                    rows = all_rows.gather(1, place)
-                nearest.append(rows)
+                        matrix = self.divergence.pairwise(items, block).t()
+                    values = torch.cat([values, matrix.cpu()], 1)
+                    numbers = torch.cat([numbers, torch.from_numpy(rows).expand(matrix.shape)], 1)
+                    values, place = values.topk(min(k, values.shape[1]), 1, largest=False)
+                    numbers = numbers.gather(1, place)
+                nearest.append(numbers)
         return torch.cat(nearest).numpy()
 
     # ------------------------------------------------------------------ on disk
