@@ -332,7 +332,9 @@ class MilvusIndex(Index):
         """Return the ids of new items: the given ones, checked, or the next numbers."""
         if ids is not None or replacing:
             numbers = check_ids(ids, owner, count)
-            check_new(numbers[:0] if replacing else numbers[self._known(numbers)], owner)
+            if not replacing:
+                hint = "Replace them with upsert, remove them first, or give other ids."
+                check_new(numbers[self._known(numbers)], owner, hint)
             return numbers
         if self._opened() is None:
             self._next = 0

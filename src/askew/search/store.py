@@ -177,11 +177,10 @@ def check_ids(ids: object, owner: str, count: int | None = None) -> Ids:
     return array
 
 
-def check_new(known: Ids, owner: str) -> None:
+def check_new(known: Ids, owner: str, hint: str = "Remove them first, or give other ids.") -> None:
     """Raise if some of the ids of new items are in the index."""
     if len(known):
-        got, hint = f"{listed(known)}, in the index already", "Remove them first, or give other ids."
-        raise ValueError(checks.message(f"ids of {owner}", "new", got, hint))
+        raise ValueError(checks.message(f"ids of {owner}", "new", f"{listed(known)}, in the index already", hint))
 
 
 def check_found(unknown: Ids, owner: str) -> None:
