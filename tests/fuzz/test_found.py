@@ -343,12 +343,12 @@ def test_exponentials_of_the_same_point_twice() -> None:
 
 def test_faiss_part_that_declares_more_than_there_is(tmp_path: Path) -> None:
     pytest.importorskip("faiss")
-    index = askew.search.FaissIndex("euclidean", kind="flat")
+    index = askew.search.FaissIndex("euclidean", kind="ivf")
     index.add(np.random.default_rng(0).random((9, 2)).astype(np.float32))
     index.save(tmp_path)
     (file,) = tmp_path.glob("faiss-*.index")
     content = bytearray(file.read_bytes())
-    place = content.index(struct.pack("<Q", 9 * 3), 30)  # numbers of all keys
+    place = content.index(struct.pack("<Q", 8), 30)  # numbers of the centre of the only list
     content[place : place + 8] = struct.pack("<Q", 1 << 36)
     file.write_bytes(bytes(content))
     description = json.loads((tmp_path / "index.json").read_bytes())

@@ -57,14 +57,15 @@ ITEMS, QUERIES = data(3000), data(40, 1)
 
 @pytest.fixture
 def built(monkeypatch: pytest.MonkeyPatch) -> list[int]:
-    """The number of keys of each engine that is built."""
+    """The number of items of each state that is built."""
     counts: list[int] = []
+    build = FaissIndex._build
 
-    def count(kind: str, codes: str, keys: Floats, *arguments: Any) -> Any:
-        counts.append(len(keys))
-        return engines.make_engine(kind, codes, keys, *arguments)
+    def count(index: FaissIndex, items: torch.Tensor) -> Any:
+        counts.append(len(items))
+        return build(index, items)
 
-    monkeypatch.setattr(module, "make_engine", count)
+    monkeypatch.setattr(FaissIndex, "_build", count)
     return counts
 
 
@@ -301,14 +302,13 @@ def test_an_error_in_the_middle_changes_nothing(kind: str, interrupted: str, mon
 
     with monkeypatch.context() as patch:
         if interrupted == "make":
-            patch.setattr(module, "make_engine", fail)
+            patch.setattr(FaissIndex, "_build", fail)
             new = 1000 * ITEMS[:50]
             if kind == "flat":
                 new = np.tile(ITEMS, (5, 1))
             with pytest.raises(KeyboardInterrupt):
                 index.add(new)
         else:
-            # After FAISS has taken the vectors.
             patch.setattr(Store, "append", fail)
             with pytest.raises(KeyboardInterrupt):
                 index.add(ITEMS[:50])
@@ -432,10 +432,9 @@ def test_settings() -> None:
         index.tune(QUERIES, recall=2.0)
     with pytest.raises(ValueError, match=r"k of FaissIndex.tune must be a positive integer"):
         index.tune(QUERIES, k=0)
-    index.effort = 0
     with pytest.raises(ValueError, match=r"effort of FaissIndex must be a positive integer. Got 0"):
-        index.search(QUERIES)
-    with pytest.raises(ValueError, match="FaissIndex must be filled before it is tuned"):
+        index.effort = 0
+    with pytest.raises(ValueError, match="FaissIndex must be filled before it is searched"):
         FaissIndex("kl").tune(QUERIES)
 
 

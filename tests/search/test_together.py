@@ -24,7 +24,6 @@ from askew.search import ExactIndex, FaissIndex, exact, load_index, local, store
 from askew.search import faiss as faiss_index
 from askew.search.local import LocalIndex
 from askew.search.lock import ReadWriteLock
-from askew.search.store import Store
 
 POINTS = (np.random.RandomState(0).rand(3000, 8) + 0.5).astype(np.float32)
 # How long a thread may take that must not wait for another one.
@@ -72,18 +71,22 @@ class Threads:
 # ---------------------------------------------------------------------- interrupted
 
 
-def interrupt_append(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Let Ctrl-C come once, at the moment items are to be stored; their keys are in by then."""
-    append = Store.append
-    done: list[bool] = []
+@contextlib.contextmanager
+def interrupted_commit(index: LocalIndex, after: bool = False) -> Iterator[None]:
+    """Let Ctrl-C come in the middle of a commit: just before the items are replaced, or just after it."""
 
-    def cut(self: Store, *arguments: Any) -> None:
-        if not done and self.values.shape[1] == POINTS.shape[1]:  # keys are longer
-            done.append(True)
-            raise KeyboardInterrupt
-        append(self, *arguments)
+    class Cut(type(index)):  # type: ignore[misc]
+        def __setattr__(self, name: str, value: object) -> None:
+            if name != "_store" or after:
+                object.__setattr__(self, name, value)
+            if name == "_store":
+                raise KeyboardInterrupt
 
-    monkeypatch.setattr(Store, "append", cut)
+    kind, index.__class__ = type(index), Cut
+    with pytest.raises(KeyboardInterrupt):
+        yield
+    index.__class__ = kind
+    assert index._lock.dirty
 
 
 # Where changes are prepared and committed.
@@ -117,13 +120,10 @@ def interrupted(change: Callable[[], object], line: int) -> bool:
 
 @EVERY_KIND
 @pytest.mark.parametrize("after", ["search", "add", "remove", "save"])
-def test_interrupted_addition_leaves_the_index_as_it_was(
-    kind: str, after: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
+def test_interrupted_addition_leaves_the_index_as_it_was(kind: str, after: str, tmp_path: Path) -> None:
     index = KINDS[kind]()
     index.add(POINTS[:1000])
-    interrupt_append(monkeypatch)
-    with pytest.raises(KeyboardInterrupt):
+    with interrupted_commit(index):
         index.add(POINTS[1000:1500])
     assert len(index) == 1000
     expected = np.arange(900, 1000)
@@ -141,10 +141,9 @@ def test_interrupted_addition_leaves_the_index_as_it_was(
 
 
 @EVERY_KIND
-def test_interrupted_first_addition_leaves_no_items(kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_interrupted_first_addition_leaves_no_items(kind: str) -> None:
     index = KINDS[kind]()
-    interrupt_append(monkeypatch)
-    with pytest.raises(KeyboardInterrupt):
+    with interrupted_commit(index):
         index.add(POINTS[:1000])
     assert len(index) == 0
     with pytest.raises(ValueError, match="must be filled before"):
@@ -154,19 +153,11 @@ def test_interrupted_first_addition_leaves_no_items(kind: str, monkeypatch: pyte
 
 
 @EVERY_KIND
-def test_items_that_were_removed_stay_so_after_an_interrupt(kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_items_that_were_removed_stay_so_after_an_interrupt(kind: str) -> None:
     index = KINDS[kind]()
     index.add(POINTS[:1000])
-    drop = Store.drop
-
-    def cut(self: Store, rows: NDArray[np.int64]) -> None:
-        drop(self, rows)
-        raise KeyboardInterrupt
-
-    with monkeypatch.context() as patch:
-        patch.setattr(Store, "drop", cut)
-        with pytest.raises(KeyboardInterrupt):
-            index.remove(np.arange(10))
+    with interrupted_commit(index, after=True):
+        index.remove(np.arange(10))
     assert len(index) == 990
     assert (nearest(index, POINTS[:10]) >= 10).all()
     np.testing.assert_array_equal(nearest(index, POINTS[10:100]), np.arange(10, 100))
@@ -204,10 +195,10 @@ def test_interrupted_at_any_line(kind: str, change: str) -> None:
 
 def test_lock_knows_of_interrupted_commits_only() -> None:
     lock = ReadWriteLock()
-    with lock.prepare(), lock.prepare(), lock.commit():
+    with lock.prepare, lock.prepare, lock.commit():
         assert lock.dirty
     assert not lock.dirty
-    with pytest.raises(KeyboardInterrupt), lock.prepare(), lock.commit():
+    with pytest.raises(KeyboardInterrupt), lock.prepare, lock.commit():
         raise KeyboardInterrupt
     assert lock.dirty
     assert copy.deepcopy(lock).dirty
@@ -312,7 +303,7 @@ def test_every_answer_during_changes_is_right(kind: str) -> None:
     stop = threading.Event()
 
     def change() -> None:
-        for turn in range(12):
+        for turn in range(6):
             ids = 1000 + 100 * turn + np.arange(100)
             index.add(POINTS[ids], ids=ids)
             index.remove(ids[:80])
@@ -324,7 +315,7 @@ def test_every_answer_during_changes_is_right(kind: str) -> None:
             np.testing.assert_array_equal(nearest(index, queries), np.arange(50))
 
     Threads(change, search, search).join()
-    assert len(index) == 1000 + 12 * 20
+    assert len(index) == 1000 + 6 * 20
 
 
 # ---------------------------------------------------------------------- blocks
@@ -346,9 +337,9 @@ def test_later_blocks_are_checked_in_the_dtype_of_the_first() -> None:
 
 def test_files_are_read_one_at_a_time(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """FAISS has one limit of what it reads for all threads, and for each file it is another one."""
-    counts = {"small": 10, "large": 3000}
+    counts = {"small": 10, "large": 1000}
     for name, count in counts.items():
-        index = FaissIndex("kl", kind="flat")
+        index = FaissIndex("kl", kind="hnsw")
         index.add(POINTS[:count])
         index.save(tmp_path / name)
     faiss = pytest.importorskip("faiss")
@@ -361,7 +352,7 @@ def test_files_are_read_one_at_a_time(tmp_path: Path, monkeypatch: pytest.Monkey
         return original(*arguments)
 
     def load(name: str) -> None:
-        for _ in range(20):
+        for _ in range(3):
             assert len(FaissIndex.load(tmp_path / name)) == counts[name]
 
     monkeypatch.setattr(faiss, "read_index", slow)
@@ -420,17 +411,3 @@ def test_copies_change_on_their_own(kind: str, place: str, tmp_path: Path) -> No
     del other
     for one, same in zip(index.search(POINTS[:50], 5), before, strict=True):
         np.testing.assert_array_equal(one, same)
-
-
-@pytest.mark.skipif(sys.platform != "linux", reason="asks the kernel what is mapped")
-def test_copy_of_an_index_in_scratch_is_in_a_file_as_well(tmp_path: Path) -> None:
-    def files() -> int:
-        return Path("/proc/self/maps").read_text().count(str(tmp_path))
-
-    index = FaissIndex("kl", scratch=tmp_path)
-    empty = copy.deepcopy(index)
-    index.add(POINTS[:100])
-    assert files() == 1
-    other = copy.deepcopy(index)
-    assert files() == 2
-    assert (len(empty), len(other)) == (0, 100)

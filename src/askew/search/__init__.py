@@ -10,7 +10,7 @@ from askew.search.inner_product import InnerProductForm, keys_and_queries
 from askew.search.local import load_index
 
 if TYPE_CHECKING:
-    from askew.search.dask import score_blocks, search_blocks
+    from askew.search.dask import search_blocks
     from askew.search.milvus import MilvusIndex
 
 __all__ = [
@@ -21,12 +21,11 @@ __all__ = [
     "MilvusIndex",
     "keys_and_queries",
     "load_index",
-    "score_blocks",
     "search_blocks",
 ]
 
 # Imported when first used.
-_LAZY = {"MilvusIndex": "milvus", "score_blocks": "dask", "search_blocks": "dask"}
+_LAZY = {"MilvusIndex": "milvus", "search_blocks": "dask"}
 
 
 def __getattr__(name: str) -> object:

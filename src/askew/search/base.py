@@ -139,7 +139,7 @@ class Index(ABC):
         tuple of arrays, ``(n, k)`` each
             True divergences in ascending order, and the ids of the items.
         """
-        with self._searching(queries, k, "search") as (embeddings, k):
+        with self._searching(queries, k, "search") as embeddings:
             values, ids = self._search(embeddings, k)
         return values.numpy(), ids
 
@@ -148,7 +148,7 @@ class Index(ABC):
 
         An item counts if it is as near as the k-th of the exact search, so ties do not lower the figure.
         """
-        with self._searching(queries, k, "recall") as (embeddings, k):
+        with self._searching(queries, k, "recall") as embeddings:
             values, limit = self._search(embeddings, k)[0].numpy(), self._exact(embeddings, k)[0][:, -1:].numpy()
         eps = np.finfo(values.dtype).eps
         return float((values <= limit * (1 + 8 * eps)).mean()) if values.size else math.nan
@@ -181,28 +181,23 @@ class Index(ABC):
         return io.checksum(recipe, tensors)
 
     @contextlib.contextmanager
-    def _searching(self, queries: ArrayLike | Tensor, k: int, what: str) -> Iterator[tuple[Tensor, int]]:
+    def _searching(self, queries: ArrayLike | Tensor, k: int, what: str) -> Iterator[Tensor]:
         """Give the embeddings of queries, with all arguments checked, while no change is committed."""
-        k = checks.check_size(k, f"k of {type(self).__name__}.{what}")
-        self._check_filled(k)
-        embeddings = self._embed(as_points(queries), "queries")
+        owner, points = type(self).__name__, as_points(queries)
+        checks.check_size(k, f"k of {owner}.{what}")
         with self._reading():
-            self._check_filled(k)  # another thread may have removed some
-            yield embeddings, k
-
-    def _check_filled(self, k: int) -> None:
-        owner, count = type(self).__name__, len(self)
-        if count == 0:
-            raise ValueError(checks.message(owner, "filled before it is searched", "no items", "Call add first."))
-        if k > count:
-            must = f"at most {count}, the number of items"
-            raise ValueError(checks.message(f"k of {owner}.search", must, k))
+            count = len(self)
+            if count == 0:
+                raise ValueError(checks.message(owner, "filled before it is searched", "no items", "Call add first."))
+            if k > count:
+                raise ValueError(checks.message(f"k of {owner}.{what}", f"at most {count}, the number of items", k))
+            yield self._embed(points, "queries")
 
     # ------------------------------------------------------------------ subclasses implement these
 
     @abstractmethod
     def _rebuild(self) -> None:
-        """Build everything from the items, or raise and change nothing; inside :meth:`ReadWriteLock.prepare`."""
+        """Build everything from the items, or raise and change nothing; with ``_lock.prepare`` held."""
 
     @abstractmethod
     def _search(self, queries: Tensor, k: int) -> tuple[Tensor, RowNumbers]:
@@ -220,23 +215,24 @@ class Index(ABC):
                 if not self._lock.dirty:
                     yield
                     return
-            with self._lock.prepare():
+            with self._lock.prepare:
                 self._recover()
 
     def _recover(self) -> None:
-        """Rebuild after an interrupted commit; inside :meth:`ReadWriteLock.prepare`."""
+        """Rebuild after an interrupted commit; with ``_lock.prepare`` held."""
         if self._lock.dirty:
             self._rebuild()
 
     # ------------------------------------------------------------------ points to embeddings
 
-    def _embed(self, points: Tensor, name: str) -> Tensor:
-        """Return the embeddings of ``"items"`` or ``"queries"`` in main memory, after all checks."""
+    def _embed(self, points: Tensor, name: str, dtype: torch.dtype | None = None) -> Tensor:
+        """Return the embeddings of ``"items"`` or ``"queries"`` in main memory, after all checks.
+
+        A dtype is for items that follow others which are not in the index yet.
+        """
         owner = type(self).__name__
         if self._divergence is None:
-            if points.ndim != 2:
-                raise ValueError(checks.message(f"{name} of {owner}", "of shape (n, dim)", tuple(points.shape)))
-            self._set_divergence(points.shape[1])
+            self._set_divergence(points.shape[-1] if points.ndim else 0)
         divergence = self.divergence
         if self._encoder is not None:
             if points.ndim < 2:
@@ -246,22 +242,18 @@ class Index(ABC):
                 checks.check_finite(points, name, owner)
             points = encode(self._encoder, points, self.progress)
         points = as_floats(points, divergence.dtype)
-        dtype = divergence.dtype or self._item_dtype() or points.dtype
+        dtype = divergence.dtype or dtype or self._item_dtype() or points.dtype
         points = points.detach().cpu().to(torch.float32 if dtype.itemsize < 4 else dtype)
         if points.ndim != 2:
             hint = "A single point is one row: points[None]." if points.ndim == 1 else ""
             raise ValueError(checks.message(f"{name} of {owner}", "of shape (n, dim)", tuple(points.shape), hint))
-        return self._check_embeddings(points, name)
-
-    def _check_embeddings(self, embeddings: Tensor, name: str) -> Tensor:
-        divergence, owner = self.divergence, type(self).__name__
-        embeddings = checks.check_points(embeddings, divergence.dim, name, owner)
-        checks.check_finite(embeddings, name, owner)
+        points = checks.check_points(points, divergence.dim, name, owner)
+        checks.check_finite(points, name, owner)
         if divergence.domain != REAL:
             is_first = (name == "queries") == (self.direction == "query-first")
             boundary = divergence.takes_boundary("first" if is_first else "second")
-            divergence.domain.check(embeddings, name, owner, boundary=boundary)
-        return embeddings
+            divergence.domain.check(points, name, owner, boundary=boundary)
+        return points
 
     @abstractmethod
     def _item_dtype(self) -> torch.dtype | None:

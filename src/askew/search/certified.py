@@ -18,7 +18,9 @@ all pairs.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -29,6 +31,7 @@ from torch import Tensor
 from askew import checks
 from askew._parallel import workers
 from askew.search.inner_product import InnerProductForm
+from askew.search.store import empty_rows, with_room
 
 # Candidates beyond k at first, and at most.
 SPARE_CANDIDATES = 8
@@ -51,13 +54,6 @@ class Sizes(NamedTuple):
     slopes: float
     last: float
 
-    def joined(self, other: Sizes) -> Sizes:
-        """Return the sizes of two sets of keys together."""
-        return Sizes(*map(max, self, other))
-
-
-NO_SIZES = Sizes(0.0, 0.0, 0.0)
-
 
 def sizes_of(keys: NDArray[Any], owner: str) -> Sizes:
     """Return the sizes of keys, and refuse those that overflow."""
@@ -72,11 +68,47 @@ def sizes_of(keys: NDArray[Any], owner: str) -> Sizes:
     return sizes
 
 
-def masked_key(keys: Tensor) -> Tensor:
-    """Return the key of a removed item, which is near to no query."""
-    key = keys.new_zeros(keys.shape[1])
-    key[-1] = -torch.inf
-    return key
+@dataclass
+class ScannedKeys:
+    """The keys of all rows of an index, which a search scans."""
+
+    form: InnerProductForm
+    array: NDArray[Any]  # with room for more
+    rows: int
+    sizes: Sizes
+    built_for: int  # the number of items that the form was made for
+    scratch: Path | None = None
+
+    @classmethod
+    def of(cls, form: InnerProductForm, items: Tensor, dtype: Any, scratch: Path | None, owner: str) -> ScannedKeys:
+        """Return the keys of items, in a file in the folder ``scratch`` if there is one."""
+        count = len(items)
+        array = empty_rows((count, form.size), dtype, scratch)
+        form.fill_plain_keys(items, torch.from_numpy(array))
+        return cls(form, array, count, sizes_of(array, owner), count, scratch)
+
+    @property
+    def keys(self) -> Tensor:
+        """The keys, ``(rows, size)``."""
+        return torch.from_numpy(self.array[: self.rows])
+
+    def extension(self, items: Tensor, owner: str) -> Callable[[], None]:
+        """Return a function that adds the keys of items, and cannot fail."""
+        new = self.form.plain_keys(items).to(self.keys.dtype).numpy()
+        sizes = Sizes(*map(max, self.sizes, sizes_of(new, owner)))
+        rows = self.rows + len(new)
+        array = with_room(self.array, self.rows, len(new), self.scratch)
+        array[self.rows : rows] = new
+
+        def extend() -> None:
+            self.array, self.rows, self.sizes = array, rows, sizes
+
+        return extend
+
+    def mask(self, rows: RowNumbers) -> None:
+        """Let no search find these rows: near to no query."""
+        self.array[rows] = 0
+        self.array[rows, -1] = -np.inf
 
 
 def rounding_error(vectors: Tensor, sizes: Sizes) -> Tensor:
@@ -98,19 +130,17 @@ def rounding_error(vectors: Tensor, sizes: Sizes) -> Tensor:
 def nearest_by_keys(
     queries: Tensor,
     k: int,
-    form: InnerProductForm,
-    keys: Tensor,
-    sizes: Sizes,
+    scanned: ScannedKeys,
     count: int,
+    scan: Callable[[Tensor, Tensor, int], tuple[Tensor, Tensor]],
     rank: Callable[[Tensor, RowNumbers], tuple[Tensor, RowNumbers]],
     by_pairs: Callable[[Tensor, int], RowNumbers],
     owner: str,
-    engine: Any = None,
 ) -> tuple[Tensor, RowNumbers]:
     """Return the divergences and the rows of the k nearest of ``count`` items; see the theorem above.
 
-    ``rank`` gives the k nearest among candidates by their exact divergences, where -1 is no candidate; ``by_pairs``
-    gives that many candidates by the divergences of all pairs. A flat FAISS index of the keys may scan them.
+    ``scan`` does what :func:`largest_products` does. ``rank`` gives the k nearest among candidates by their exact
+    divergences, where -1 is no candidate; ``by_pairs`` gives that many candidates by the divergences of all pairs.
     """
     rows = np.empty((len(queries), k), np.int64)
     values = queries.new_empty(len(queries), k)
@@ -119,17 +149,13 @@ def nearest_by_keys(
     width = min(k + SPARE_CANDIDATES, most)
     while len(waiting):
         subset = queries[waiting]
-        vectors = form.plain_queries(subset).to(keys.dtype)
-        if engine is None:
-            scores, numbers = largest_products(vectors, [keys], width)
-        else:
-            scores, numbers = map(torch.from_numpy, engine.search(vectors.contiguous().numpy(), width))
-            scores[numbers < 0] = torch.nan  # FAISS skips products that are NaN
+        vectors = scanned.form.plain_queries(subset).to(scanned.keys.dtype)
+        scores, numbers = scan(vectors, scanned.keys, width)
         if not bool(torch.isfinite(scores).all()):
-            must = f"of a size whose products with the items fit {keys.dtype}"
+            must = f"of a size whose products with the items fit {vectors.dtype}"
             hint = "Scale the points, or use ExactIndex with float64."
             raise ValueError(checks.message(f"queries of {owner}", must, "products that overflow", hint))
-        error = rounding_error(vectors, sizes)
+        error = rounding_error(vectors, scanned.sizes)
         # A candidate that is behind the k-th by more than rounding needs no exact value.
         behind = scores < (scores[:, k - 1] - 2 * error)[:, None]
         found, chosen = rank(subset, numbers.masked_fill(behind, -1).numpy())
@@ -151,132 +177,102 @@ def nearest_by_keys(
 # ---------------------------------------------------------------------- the k largest inner products
 
 
-def largest_products(queries: Tensor, keys: Iterable[Tensor], k: int) -> tuple[Tensor, Tensor]:
-    """Return the k largest inner products of each query with the keys, and the numbers of these keys, ``(n, k)`` each.
+def largest_products(queries: Tensor, keys: Tensor, k: int) -> tuple[Tensor, Tensor]:
+    """Return the k largest inner products of each query with at least k keys, and the keys' numbers, ``(n, k)`` each.
 
-    Keys come in blocks of any lengths, in the order of their numbers, at least k in all. Memory is O(k) per query in
-    addition to one block: only products above the k-th best so far are kept, and whole groups of them are skipped by
-    their maximum. Of equal products the smaller number comes first.
+    Memory is O(k) per query in addition to one block of products for each thread. Of equal products the smaller number
+    comes first.
 
     Examples
     --------
     >>> keys = torch.tensor([[1.0], [3.0], [2.0]])
-    >>> largest_products(torch.tensor([[1.0]]), [keys], 2)
+    >>> largest_products(torch.tensor([[1.0]]), keys, 2)
     (tensor([[3., 2.]]), tensor([[1, 2]]))
     """
-    if len(queries) == 0:
-        return queries.new_empty(0, k), torch.empty(0, k, dtype=torch.int64)
-    start = 0
-    # Each thread scans its own part of the keys; the best of all are merged at the end.
+    scores, numbers = [queries.new_empty(0, k)], [torch.empty(0, k, dtype=torch.int64)]
     with workers(torch.get_num_threads()) as (count, map_over):
-        scans = [_TopK.of(queries, k) for _ in range(count)]
-        for block in keys:
-            run = -(-len(block) // count)
-            run = -(-run // GROUP) * GROUP
-            map_over(_scan, [(scan, block[i * run : (i + 1) * run], start + i * run) for i, scan in enumerate(scans)])
-            start += len(block)
-        best = map_over(_best, scans)
-    if len(best) == 1:
-        return best[0]
-    score, number = (torch.cat(parts, 1) for parts in zip(*best, strict=True))
-    order = number.argsort(1)
-    score, number = score.gather(1, order), number.gather(1, order)
-    # A thread with fewer keys than k has places left, which have the number -1.
-    order = score.masked_fill(number < 0, -torch.inf).argsort(dim=1, descending=True, stable=True)
-    empty = (number < 0).gather(1, order)
-    order = order.gather(1, empty.to(torch.int8).argsort(dim=1, stable=True))[:, :k]
-    return score.gather(1, order), number.gather(1, order)
-
-
-def _scan(work: tuple[list[_TopK], Tensor, int]) -> None:
-    """Scan keys, of which the first has a number, for all queries."""
-    parts, keys, start = work
-    for piece in keys.split(KEY_ROWS) if len(keys) else ():
-        for part in parts:
-            part.scan(piece, start)
-        start += len(piece)
-
-
-def _best(parts: list[_TopK]) -> tuple[Tensor, Tensor]:
-    scores, numbers = zip(*(part.merged() for part in parts), strict=True)
+        run = max(1, -(-len(keys) // (count * GROUP))) * GROUP  # keys of one thread
+        starts = range(0, len(keys), run)
+        for block in queries.split(QUERY_ROWS) if len(queries) else ():
+            scans = [_Scan(block, keys[start : start + run], start, k) for start in starts]
+            best = map_over(_Scan.run, scans)
+            score, number = (torch.cat(parts, 1) for parts in zip(*best, strict=True))
+            if len(best) > 1:
+                order = number.argsort(1)
+                order = order.gather(1, score.gather(1, order).argsort(dim=1, descending=True, stable=True))[:, :k]
+                score, number = score.gather(1, order), number.gather(1, order)
+            scores.append(score)
+            numbers.append(number)
     return torch.cat(scores), torch.cat(numbers)
 
 
-class _TopK:
-    """The k best keys of each of some queries, and a pool of those that were above the k-th best when they came."""
+class _Scan:
+    """The k best of some keys for each of some queries, and a pool of those that were above the k-th when they came.
 
-    @classmethod
-    def of(cls, queries: Tensor, k: int) -> list[_TopK]:
-        """Return one for each block of queries; they share the memory for one block of products."""
-        buffer = queries.new_empty(min(len(queries), QUERY_ROWS) * KEY_ROWS)
-        return [cls(block, k, buffer) for block in queries.split(QUERY_ROWS)]
+    Whole groups of products are skipped by their maximum. Comparisons are negated, because those with NaN are False:
+    a product that is NaN must come out, so that it can be reported.
+    """
 
-    def __init__(self, queries: Tensor, k: int, buffer: Tensor) -> None:
-        rows = len(queries)
-        self.queries = queries
-        self.k = k
-        self.scores = queries.new_full((rows, k), -torch.inf)
-        self.numbers = torch.full((rows, k), -1, dtype=torch.int64)
-        self.floor = self.scores[:, -1].clone()
-        self.buffer = buffer
-        self.maxima = queries.new_empty(rows * (KEY_ROWS // GROUP))
+    def __init__(self, queries: Tensor, keys: Tensor, start: int, k: int) -> None:
+        self.queries, self.keys, self.start, self.k = queries, keys, start, k
+        self.scores = queries.new_full((len(queries), k), -torch.inf)
+        # An empty place comes after every key.
+        self.numbers = torch.full((len(queries), k), torch.iinfo(torch.int64).max)
         self.pool: list[tuple[Tensor, Tensor, Tensor]] = []
-        self.pooled = 0
 
-    def scan(self, keys: Tensor, start: int) -> None:
-        """Take in a block of keys, of which the first has the number ``start``."""
-        rows, columns = len(self.queries), len(keys)
-        groups = -(-columns // GROUP)
-        matrix = self.buffer[: rows * groups * GROUP].view(rows, groups * GROUP)
-        if columns == groups * GROUP:
-            torch.mm(self.queries, keys.t(), out=matrix)
-        else:
-            matrix[:, :columns] = self.queries @ keys.t()
-            matrix[:, columns:] = -torch.inf
-        maxima = self.maxima[: rows * groups].view(rows, groups)
-        grouped = matrix.view(rows, groups, GROUP)
-        torch.amax(grouped, -1, out=maxima)
-        row, group = (maxima > self.floor[:, None]).nonzero(as_tuple=True)
-        if row.numel() == 0:
-            return
-        if 2 * row.numel() > maxima.numel() and self.k < columns:
-            # At the beginning nearly everything is among the best: sort each row instead of going through groups.
-            scores, best_columns = matrix.topk(self.k + 1, 1)
-            if bool((scores[:, -1] == scores[:, -2]).any()):
-                # Of equals at the end topk takes any, but those with the smallest numbers are wanted.
-                above = (matrix >= scores[:, -2:-1]) & (matrix > self.floor[:, None])
-                row, column = above.nonzero(as_tuple=True)
-                self._put(row, start + column, matrix[row, column])
-                return
-            scores, best_columns = scores[:, :-1], best_columns[:, :-1]
-            above = scores > self.floor[:, None]
-            self._put(above.nonzero(as_tuple=True)[0], start + best_columns[above], scores[above])
-        else:
-            values = grouped[row, group]
-            hit, column = (values > self.floor[row, None]).nonzero(as_tuple=True)
-            self._put(row[hit], start + GROUP * group[hit] + column, values[hit, column])
-
-    def _put(self, row: Tensor, number: Tensor, score: Tensor) -> None:
-        self.pool.append((row, number, score))
-        self.pooled += len(row)
-        if self.pooled > 2 * len(self.queries) * self.k:
-            self.merged()
-
-    def merged(self) -> tuple[Tensor, Tensor]:
-        """Return the best k of each row, with the pool merged into them."""
-        if self.pool:
-            rows = len(self.queries)
-            own = torch.arange(rows)[:, None].expand_as(self.numbers)
-            self.pool.append((own.reshape(-1), self.numbers.reshape(-1), self.scores.reshape(-1)))
-            row, number, score = (torch.cat(parts) for parts in zip(*self.pool, strict=True))
-            # Of equal scores the smaller number comes first: sort by number, by score and by row, each stable.
-            order = number.argsort()
-            order = order[score[order].argsort(descending=True, stable=True)]
-            order = order[row[order].argsort(stable=True)]
-            counts = row.bincount(minlength=rows)
-            first = counts.cumsum(0) - counts
-            take = order[first[:, None] + torch.arange(self.k)]
-            self.scores, self.numbers = score[take], number[take]
-            self.floor = self.scores[:, -1].clone()
-            self.pool, self.pooled = [], 0
+    def run(self) -> tuple[Tensor, Tensor]:
+        """Return the k largest products and the numbers of their keys."""
+        rows, pooled = len(self.queries), 0
+        buffer = self.queries.new_empty(rows, KEY_ROWS)  # one for all blocks: new memory costs more than the products
+        for start in range(0, len(self.keys), KEY_ROWS):
+            block = self.keys[start : start + KEY_ROWS].t()
+            columns = block.shape[1]
+            if columns < KEY_ROWS:  # the last one
+                buffer = torch.full((rows, -(-columns // GROUP) * GROUP), -torch.inf, dtype=buffer.dtype)
+            torch.mm(self.queries, block, out=buffer[:, :columns])
+            row, column, score = self._above(buffer, columns)
+            if len(row):
+                self.pool.append((row, self.start + start + column, score))
+                pooled += len(row)
+            if pooled > 2 * rows * self.k:
+                self._merge()
+                pooled = 0
+        self._merge()
         return self.scores, self.numbers
+
+    def _above(self, matrix: Tensor, columns: int) -> tuple[Tensor, Tensor, Tensor]:
+        """Return rows, columns and values of the products that are above the k-th best so far."""
+        floor = self.scores[:, -1]
+        grouped = matrix.view(len(matrix), -1, GROUP)
+        maxima = grouped.amax(-1)
+        row, group = (~(maxima <= floor[:, None])).nonzero(as_tuple=True)
+        if len(row) == 0:
+            return row, group, floor
+        if 2 * len(row) > maxima.numel() and self.k < columns:
+            # At the beginning nearly everything is above: only the k best of each row matter.
+            scores, best = matrix.topk(self.k + 1, 1)
+            if not bool((scores[:, -1] == scores[:, -2]).any()):
+                scores, best = scores[:, :-1], best[:, :-1]
+                above = ~(scores <= floor[:, None])
+                return above.nonzero(as_tuple=True)[0], best[above], scores[above]
+            # Of equals at the end topk takes any, but those with the smallest numbers are wanted.
+            row, column = (~(matrix <= floor[:, None]) & ~(matrix < scores[:, -2:-1])).nonzero(as_tuple=True)
+            return row, column, matrix[row, column]
+        values = grouped[row, group]
+        hit, column = (~(values <= floor[row, None])).nonzero(as_tuple=True)
+        return row[hit], GROUP * group[hit] + column, values[hit, column]
+
+    def _merge(self) -> None:
+        """Merge the pool into the best k of each row; of equal products the smaller number comes first."""
+        rows = len(self.queries)
+        own = torch.arange(rows)[:, None].expand_as(self.numbers)
+        self.pool.append((own.reshape(-1), self.numbers.reshape(-1), self.scores.reshape(-1)))
+        row, number, score = (torch.cat(parts) for parts in zip(*self.pool, strict=True))
+        # Sort by number, by score and by row, each stable.
+        order = number.argsort()
+        order = order[score[order].argsort(descending=True, stable=True)]
+        order = order[row[order].argsort(stable=True)]
+        counts = row.bincount(minlength=rows)
+        first = counts.cumsum(0) - counts
+        take = order[first[:, None] + torch.arange(self.k)]
+        self.scores, self.numbers, self.pool = score[take], number[take], []

@@ -43,7 +43,6 @@ Vectors = NDArray[np.float32]
 class Kind:
     """Properties of a kind of index."""
 
-    form: str  # of its keys
     engines: tuple[str, ...]  # classes in FAISS
     factor: int  # candidates that are re-ranked for each of the k wanted
     codes: tuple[str, ...]  # encodings of a key, the shortest first; the next is taken where one loses neighbours
@@ -58,8 +57,8 @@ class Kind:
 
         Examples
         --------
-        >>> [KINDS[kind].features(33) for kind in ("flat", "ivf", "ivf-pq")]
-        [33, 40, 34]
+        >>> KINDS["ivf"].features(33), KINDS["ivf-pq"].features(33)
+        (40, 34)
         """
         return -(-size // self.multiple) * self.multiple
 
@@ -74,10 +73,9 @@ class Kind:
 # some items far longer than the others, need more digits. FAISS decodes eight features at a time where their number
 # allows, else one, which is three times slower; product codes are of two features each.
 KINDS: dict[str, Kind] = {
-    "flat": Kind("inner-product", ("IndexFlatIP",), 1, ("float",), 1),
-    "ivf": Kind("euclidean", ("IndexIVFScalarQuantizer",), 2, ("QT_8bit", "QT_fp16"), 8),
-    "hnsw": Kind("euclidean", ("IndexHNSWSQ", "IndexHNSWFlat"), 2, ("QT_fp16", "float"), 8),
-    "ivf-pq": Kind("euclidean", ("IndexIVFPQ",), 10, ("pairs", "features"), 2),
+    "ivf": Kind(("IndexIVFScalarQuantizer",), 2, ("QT_8bit", "QT_fp16"), 8),
+    "hnsw": Kind(("IndexHNSWSQ", "IndexHNSWFlat"), 2, ("QT_fp16", "float"), 8),
+    "ivf-pq": Kind(("IndexIVFPQ",), 10, ("pairs", "features"), 2),
 }
 
 
@@ -115,7 +113,7 @@ def make_engine(kind: str, codes: str, keys: Vectors, scratch: Path | None = Non
         sample = keys
         if count > most:
             chosen = keys[:: -(-count // most)]
-            sample = empty_rows(len(chosen), size, np.float32, scratch)
+            sample = empty_rows(chosen.shape, np.float32, scratch)
             sample[:] = chosen
         # For product codes it wants at least as many points as there are codes.
         engine.train(np.resize(sample, (CODES, size)) if kind == "ivf-pq" and count < CODES else sample)
@@ -130,8 +128,6 @@ def make_engine(kind: str, codes: str, keys: Vectors, scratch: Path | None = Non
 
 def _empty_engine(kind: str, codes: str, size: int, lists: int) -> Any:
     faiss = import_faiss()
-    if kind == "flat":
-        return faiss.IndexFlatIP(size)
     if kind == "hnsw":
         if codes == "float":
             engine = faiss.IndexHNSWFlat(size, LINKS)
@@ -209,17 +205,29 @@ def search_engine(
     return found
 
 
-def read_engine(path: Path, kind: str, count: int) -> Any:
-    """Return the engine in a file; none of its parts may be larger than the file, whatever it declares."""
-    faiss = import_faiss()
+def read_engine(path: Path, kind: str, size: int, count: int) -> Any:
+    """Return the engine in a file, if it is of this kind, with ``count`` vectors of ``size`` features.
+
+    None of its parts may be larger than the file, whatever it declares.
+    """
+    faiss, shown, classes = import_faiss(), repr(str(path)), KINDS[kind].engines
     with _limited(faiss, path.stat().st_size + 1):
         try:
             # The table of product codes is not in the file.
             engine = faiss.read_index(str(path), faiss.IO_FLAG_SKIP_PRECOMPUTE_TABLE)
         except (RuntimeError, MemoryError) as error:
             why = (str(error).splitlines() or ["it declares more than there is"])[0]
-            raise ValueError(io.damaged(repr(str(path)), why)) from None
-    if type(engine).__name__ == "IndexIVFPQ" and kind == "ivf-pq" and engine.ntotal == count:
+            raise ValueError(io.damaged(shown, why)) from None
+    name = type(engine).__name__
+    for what, must, got in (
+        ("class", name if name in classes else classes[0], name),
+        ("number of features", size, engine.d),
+        ("number of vectors", count, engine.ntotal),
+        ("metric", faiss.METRIC_L2, engine.metric_type),
+    ):
+        if must != got:
+            raise ValueError(checks.message(f"{what} of the FAISS index in {shown}", str(must), got))
+    if kind == "ivf-pq":
         _add_table(engine)
     return engine
 
@@ -240,19 +248,3 @@ def _limited(faiss: ModuleType, size: int) -> Iterator[None]:
         finally:
             for setting, value in before:
                 setting(value)
-
-
-def check_engine(kind: str, engine: Any, size: int, count: int, shown: str) -> Any:
-    """Return the engine of a file, if it is what the folder says."""
-    faiss, wanted = import_faiss(), KINDS[kind]
-    metric = faiss.METRIC_INNER_PRODUCT if wanted.form == "inner-product" else faiss.METRIC_L2
-    name = "IndexFlatIP" if type(engine) is faiss.IndexFlat else type(engine).__name__
-    for what, must, got in (
-        ("class", name if name in wanted.engines else wanted.engines[0], name),
-        ("number of features", size, engine.d),
-        ("number of vectors", count, engine.ntotal),
-        ("metric", metric, engine.metric_type),
-    ):
-        if must != got:
-            raise ValueError(checks.message(f"{what} of the FAISS index in {shown}", str(must), got))
-    return engine

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
-from dataclasses import dataclass
+from collections.abc import Iterable
 from typing import Any
 
 import numpy as np
@@ -12,20 +11,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from askew.search.base import Found, Index, RowNumbers
-from askew.search.certified import Sizes, masked_key, sizes_of
-from askew.search.inner_product import InnerProductForm, fill_keys, form_for, sample_of
-from askew.search.local import OUTGROWN, LocalIndex
-from askew.search.store import Store
-
-
-@dataclass
-class _State:
-    """The keys of all rows, their sizes, and the number of items that the form was made for."""
-
-    form: InnerProductForm
-    keys: Store
-    sizes: Sizes
-    built_for: int
+from askew.search.local import LocalIndex
 
 
 class ExactIndex(LocalIndex):
@@ -47,43 +33,6 @@ class ExactIndex(LocalIndex):
     >>> ids, values.round(3)
     (array([[8, 7]]), array([[0.044, 0.193]]))
     """
-
-    _state: _State | None = None  # None without items, and for divergences that do not rank as inner products
-
-    def _build(self, parts: list[Tensor]) -> _State | None:
-        count = sum(map(len, parts))
-        if count == 0 or self.divergence.ranks_like() is None:
-            return None
-        owner = type(self).__name__
-        form = form_for(self.divergence, self.direction, "inner-product", sample_of(parts), owner)
-        keys = np.empty((count, form.size), parts[0].numpy().dtype)
-        fill_keys(keys, form, parts)
-        return _State(form, Store(keys, np.arange(count)), sizes_of(keys, owner), count)
-
-    def _prepare_add(self, embeddings: Tensor, total: int) -> Callable[[], None] | None:
-        state = self._state
-        if state is None or total > OUTGROWN * state.built_for:
-            return None
-        keys = state.form.plain_keys(embeddings).numpy()
-        sizes = state.sizes.joined(sizes_of(keys, type(self).__name__))
-        state.keys.reserve(len(keys))
-
-        def extend() -> None:
-            state.keys.append(keys, np.arange(state.keys.rows, state.keys.rows + len(keys)))
-            state.sizes = sizes
-
-        return extend
-
-    def _mask(self, rows: RowNumbers) -> None:
-        if self._state is not None:
-            keys = self._state.keys.values
-            keys[rows] = masked_key(torch.from_numpy(keys[:1])).numpy()
-
-    def _search(self, queries: Tensor, k: int) -> tuple[Tensor, RowNumbers]:
-        state = self._state
-        if state is None:
-            return self._by_pairs(queries, k)
-        return self._by_keys(queries, k, state.form, torch.from_numpy(state.keys.values), state.sizes)
 
     def _exact(self, queries: Tensor, k: int) -> tuple[Tensor, RowNumbers]:
         return self._search(queries, k)

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import copy
 import hashlib
 import os
 import secrets
 import warnings
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -19,12 +18,10 @@ from torch import Tensor
 
 from askew import checks, io
 from askew._parallel import release_memory, slices
-from askew.encoders import as_points
 from askew.search.base import RowNumbers
-from askew.search.certified import NO_SIZES, Sizes, largest_products, masked_key, sizes_of
+from askew.search.certified import ScannedKeys, largest_products, sizes_of
 from askew.search.engines import (
     KINDS,
-    check_engine,
     import_faiss,
     kind_for,
     make_engine,
@@ -34,10 +31,11 @@ from askew.search.engines import (
 )
 from askew.search.exact import nearest_in_blocks
 from askew.search.folder import INDEX
-from askew.search.inner_product import InnerProductForm, fill_keys, form_for, sample_of
-from askew.search.local import OUTGROWN, LocalIndex
+from askew.search.inner_product import InnerProductForm, form_for, sample_of
+from askew.search.local import LocalIndex
 from askew.search.store import empty_rows
 
+ALL_KINDS = ("flat", *KINDS)
 # From this many features on FAISS scans all keys faster than torch in blocks; measured at 33 and 129.
 WIDE = 96
 # Queries that set the effort, and how many neighbours of each are to be found.
@@ -48,27 +46,28 @@ EXACT_ROWS = 1 << 16
 
 
 @dataclass
-class _State:
-    """An engine that holds the keys of all rows, and how it was built."""
+class _EngineState:
+    """An engine of FAISS that holds the keys of all rows, in the Euclidean form."""
 
     kind: str
-    # The kind for this number of items; flat takes its place where it misses too many neighbours.
-    tried: str
-    effort: int = 1
-    engine: Any = None
-    form: InnerProductForm | None = None
-    sizes: Sizes = NO_SIZES
-    built_for: int = 0
+    engine: Any
+    form: InnerProductForm
+    built_for: int
+    effort: int
 
-    def flat_keys(self) -> Tensor:
-        """Return the keys of a flat engine where FAISS has them, without a copy."""
-        count, size = self.engine.ntotal, self.engine.d
-        keys: NDArray[np.float32] = import_faiss().rev_swig_ptr(self.engine.get_xb(), count * size)
-        return torch.from_numpy(keys.reshape(count, size))
+    def extension(self, items: Tensor, owner: str) -> Callable[[], None] | None:
+        """Return a function that adds items; None if the form cannot hold them."""
+        # Plain keys first: they tell whether it can.
+        keys = self.form.plain_keys(items).float().numpy()
+        if sizes_of(keys, owner).whole > self.form.radius:
+            return None
+        keys = np.pad(keys, ((0, 0), (0, 1)))
+        _fill_last_feature(keys, self.form.radius)
+        padded = KINDS[self.kind].padded(keys)
+        return lambda: self.engine.add(padded)
 
-    def __deepcopy__(self, memo: dict[int, Any]) -> _State:
-        engine = None if self.engine is None else import_faiss().clone_index(self.engine)
-        return replace(self, form=copy.deepcopy(self.form, memo), engine=engine)
+    def mask(self, rows: RowNumbers) -> None:
+        """Do nothing: a search is told which rows are live."""
 
 
 class FaissIndex(LocalIndex):
@@ -112,7 +111,7 @@ class FaissIndex(LocalIndex):
     """
 
     _needs_inner_products = True
-    _state: _State
+    _state: ScannedKeys | _EngineState | None = None
 
     def __init__(
         self,
@@ -128,123 +127,80 @@ class FaissIndex(LocalIndex):
         self._scratch = None if scratch is None else Path(scratch)
         import_faiss()
         super().__init__(divergence, direction, progress)
-        self._asked = None if kind is None else checks.check_name(kind, KINDS, "kind of FaissIndex")
+        self._asked = None if kind is None else checks.check_name(kind, ALL_KINDS, "kind of FaissIndex")
         self.recall_target = _check_fraction(recall_target, "recall_target of FaissIndex")
-        self._state = _State(kind or "flat", kind or "flat")
 
     @property
     def kind(self) -> str:
         """The kind of the index as it is now."""
-        return self._state.kind
+        return self._state.kind if isinstance(self._state, _EngineState) else "flat"
 
     @property
     def effort(self) -> int:
-        """How many lists (ivf) or nodes (hnsw) a search visits; may be set."""
-        return self._state.effort
+        """How many lists (ivf) or nodes (hnsw) a search visits; may be set. A flat index visits all items."""
+        return self._state.effort if isinstance(self._state, _EngineState) else 1
 
     @effort.setter
     def effort(self, effort: int) -> None:
-        self._state.effort = effort
+        checks.check_size(effort, "effort of FaissIndex")
+        if isinstance(self._state, _EngineState):
+            self._state.effort = effort
 
     # ------------------------------------------------------------------ changes
 
-    def _prepare_add(self, embeddings: Tensor, total: int) -> Callable[[], None] | None:
-        state = self._state
-        if state.form is None or self._kind_for(total) != state.tried or total > OUTGROWN * state.built_for:
-            return None
-        # Plain keys first: they tell whether the Euclidean form can hold them.
-        keys = state.form.plain_keys(embeddings).float().numpy()
-        sizes = sizes_of(keys, type(self).__name__)
-        if state.kind != "flat":
-            if sizes.whole > state.form.radius:
-                return None
-            keys = np.pad(keys, ((0, 0), (0, 1)))
-            _fill_last_feature(keys, state.form.radius)
-        keys, sizes = KINDS[state.kind].padded(keys), state.sizes.joined(sizes)
-
-        def extend() -> None:
-            state.engine.add(keys)
-            state.sizes = sizes
-
-        return extend
-
-    def _kind_for(self, total: int) -> str:
-        if self._asked is None and kind_for(2 * total) == self._state.tried:
-            return self._state.tried  # items that come and go near the border must not change it each time
-        return self._asked or kind_for(total)
-
-    def _mask(self, rows: RowNumbers) -> None:
-        if self.kind == "flat":
-            keys = self._state.flat_keys()
-            keys[torch.from_numpy(rows)] = masked_key(keys)
-
-    def _build(self, parts: list[Tensor]) -> _State:
-        count = sum(map(len, parts))
-        if count == 0:
-            return _State(self.kind, self._state.tried, self.effort)
-        kind = self._kind_for(count) if len(parts) > 1 else self._asked or kind_for(count)
-        state, recall = self._build_kind(kind, parts)
+    def _build(self, items: Tensor) -> ScannedKeys | _EngineState:
+        kind = self._asked or kind_for(len(items))
+        if kind == "flat":
+            return self._flat(items)
+        state, recall = self._build_engine(kind, items)
         if recall < self.recall_target and self._asked is None:
-            state, _ = self._build_kind("flat", parts)
-            state.tried = kind
-        elif recall < self.recall_target:
+            return self._flat(items)
+        if recall < self.recall_target:
             what = f"FaissIndex of kind {kind!r} finds {recall:.1%} of the nearest items, below its recall_target"
-            warnings.warn(f"{what}. Use kind='flat', or scale items that are far longer than others.", stacklevel=4)
+            warnings.warn(f"{what}. Use kind='flat', or scale items that are far longer than others.", stacklevel=5)
         return state
 
-    def _build_kind(self, kind: str, parts: list[Tensor]) -> tuple[_State, float]:
-        """Return the state for several sets of items, and the recall that was measured on some of them."""
-        owner, count, flat = type(self).__name__, sum(map(len, parts)), kind == "flat"
-        sample = sample_of(parts)
-        form = form_for(self.divergence, self.direction, "inner-product", sample, owner)
-        size = form.size
-        if not flat:
-            form = form.balanced(sample)
-        keys = empty_rows(count, KINDS[kind].features(form.size), np.float32, self._scratch)
-        keys[:, size:] = 0
-        fill_keys(keys[:, :size], form, parts)
+    def _flat(self, items: Tensor) -> ScannedKeys:
+        return ScannedKeys.of(self._form(items), items, np.float32, self._scratch, type(self).__name__)
+
+    def _outgrown(self, count: int, built_for: int) -> bool:
+        # Fewer items are no reason: those that come and go near the border must not change the kind each time.
+        other_kind = self._asked is None and kind_for(max(count, built_for)) != kind_for(built_for)
+        return other_kind or super()._outgrown(count, built_for)
+
+    def _build_engine(self, kind: str, items: Tensor) -> tuple[_EngineState, float]:
+        """Return the state for items, and the recall that was measured with some of them as queries."""
+        sample = sample_of(items)
+        form = self._form(sample)
+        plain = form.size
+        form = form.balanced(sample)
+        keys = empty_rows((len(items), KINDS[kind].features(form.size)), np.float32, self._scratch)
+        keys[:, plain:] = 0
+        form.fill_plain_keys(items, torch.from_numpy(keys[:, :plain]))
         if self._scratch is not None:  # memory is scarce then, and the codes come next
             release_memory()
-        sizes = sizes_of(keys[:, :size], owner)
-        if not flat:
-            form = form.with_radius(sizes.whole)
-            _fill_last_feature(keys[:, : form.size], form.radius)
+        form = form.with_radius(sizes_of(keys[:, :plain], type(self).__name__).whole)
+        _fill_last_feature(keys[:, : form.size], form.radius)
+        rows = np.sort(np.random.RandomState(0).permutation(len(items))[:TUNING_QUERIES])
+        queries = form.as_queries(items[torch.from_numpy(rows)])
+        neighbours = min(TUNING_NEIGHBOURS, len(items))
+        _, truth = largest_products(form.plain_queries(queries).float(), torch.from_numpy(keys[:, :plain]), neighbours)
+        vectors = form.queries(queries).float().numpy()
         engine: Any = None
         for codes in KINDS[kind].codes:
             del engine  # not two at a time
             engine = make_engine(kind, codes, keys, self._scratch)
-            effort, recall = (1, 1.0) if flat else self._first_effort(kind, engine, form, parts, keys)
+            effort, recall = _least_effort(kind, engine, vectors, truth.numpy(), self.recall_target, None)
             if recall >= _goal(self.recall_target):
                 break
-        return _State(kind, kind, effort, engine, form, sizes, count), recall
-
-    def _first_effort(
-        self, kind: str, engine: Any, form: InnerProductForm, parts: list[Tensor], keys: NDArray[np.float32]
-    ) -> tuple[int, float]:
-        """Return the effort that finds the neighbours of some of the items, and the recall."""
-        count, border = len(keys), len(parts[0])
-        rows = np.random.RandomState(0).permutation(count)[:TUNING_QUERIES]
-        rows.sort()
-        chosen = [parts[0][torch.from_numpy(rows[rows < border])]]
-        if len(parts) > 1:
-            chosen.append(parts[1][torch.from_numpy(rows[rows >= border] - border)])
-        queries = form.as_queries(torch.cat(chosen))
-        vectors = form.plain_queries(queries).float()
-        blocks = torch.from_numpy(keys[:, : vectors.shape[1]]).split(1 << 16)
-        _, truth = largest_products(vectors, blocks, min(TUNING_NEIGHBOURS, count))
-        vectors = form.queries(queries).float()
-        return _least_effort(kind, engine, vectors.numpy(), truth.numpy(), self.recall_target, None)
+        return _EngineState(kind, engine, form, len(items), effort), recall
 
     # ------------------------------------------------------------------ search
 
     def _search(self, queries: Tensor, k: int) -> tuple[Tensor, RowNumbers]:
         store, state = self._items, self._state
-        if state.form is None:
-            raise ValueError(checks.message("FaissIndex", "filled before it is searched", "no items"))
-        checks.check_size(state.effort, "effort of FaissIndex")
-        if state.kind == "flat":
-            scanner = state.engine if state.engine.d >= WIDE else None
-            return self._by_keys(queries, k, state.form, state.flat_keys(), state.sizes, scanner)
+        if not isinstance(state, _EngineState):
+            return super()._search(queries, k)
         kind = KINDS[state.kind]
         vectors = kind.padded(state.form.queries(queries).float().numpy())
         width = min(kind.candidates(k), len(store))
@@ -257,6 +213,14 @@ class FaissIndex(LocalIndex):
         if len(short):  # the lists that were visited held fewer than k items
             values[short], ids[short] = self._exact(queries[torch.from_numpy(short)], k)
         return values, ids
+
+    def _scan(self, vectors: Tensor, keys: Tensor, k: int) -> tuple[Tensor, Tensor]:
+        if keys.shape[1] < WIDE:
+            return super()._scan(vectors, keys, k)
+        faiss = import_faiss()
+        found = faiss.knn(vectors.contiguous().numpy(), keys.numpy(), k, faiss.METRIC_INNER_PRODUCT)
+        scores, numbers = map(torch.from_numpy, found)
+        return scores.masked_fill(numbers < 0, torch.nan), numbers  # FAISS skips products that are NaN
 
     def _exact(self, queries: Tensor, k: int) -> tuple[Tensor, RowNumbers]:
         store = self._items
@@ -272,37 +236,29 @@ class FaissIndex(LocalIndex):
         """
         k = checks.check_size(k, "k of FaissIndex.tune")
         target = self.recall_target if recall is None else _check_fraction(recall, "recall of FaissIndex.tune")
-        if len(self) == 0:
-            raise ValueError(checks.message("FaissIndex", "filled before it is tuned", "no items", "Call add first."))
-        embeddings = self._embed(as_points(queries), "queries")
-        with self._reading():
+        with self._searching(queries, 1, "tune") as embeddings:
             state, store = self._state, self._items
-            if state.kind != "flat" and state.form is not None and len(embeddings) and len(store):
+            if isinstance(state, _EngineState) and len(embeddings):
                 _, ids = self._exact(embeddings, min(k, len(store)))
                 truth = store.find(ids.reshape(-1)).reshape(ids.shape)
                 vectors = state.form.queries(embeddings).float().numpy()
-                state.effort, _ = _least_effort(state.kind, state.engine, vectors, truth, target, store.live)
-            return state.effort
+                self.effort, _ = _least_effort(state.kind, state.engine, vectors, truth, target, store.live)
+        return self.effort
 
     # ------------------------------------------------------------------ on disk
 
     def _settings(self) -> dict[str, object]:
         state = self._state
-        form = None if state.form is None else {"centre": state.form.centre[0].tolist(), **state.form.settings()}
-        return {
-            "asked": self._asked,
-            "kind": state.kind,
-            "tried": state.tried,
-            "recall_target": self.recall_target,
-            "effort": state.effort,
-            "made_for": state.built_for,
-            "sizes": list(state.sizes),
-            "reduction": form,
-        }
+        common = {"asked": self._asked, "kind": self.kind, "recall_target": self.recall_target, "effort": self.effort}
+        if not isinstance(state, _EngineState):
+            return {**common}
+        form = {"centre": state.form.centre[0].tolist(), **state.form.settings()}
+        return {**common, "made_for": state.built_for, "reduction": form}
 
     def _write_parts(self, folder: Path) -> dict[str, Any]:
-        if self._state.engine is None:
+        if not isinstance(self._state, _EngineState):
             return {}
+        engine = self._state.engine
         faiss = import_faiss()
         name = f"faiss-{secrets.token_hex(8)}.index"
         digest = hashlib.sha256()
@@ -314,40 +270,41 @@ class FaissIndex(LocalIndex):
                 digest.update(block)
 
             try:
-                faiss.write_index(self._state.engine, faiss.PyCallbackIOWriter(write))
+                faiss.write_index(engine, faiss.PyCallbackIOWriter(write))
             except RuntimeError as error:
                 raise OSError(f"FAISS could not write it: {str(error).splitlines()[0]}") from error
         return {"engine": {"file": name, "sha256": digest.hexdigest()}}
 
     def _restore(self, settings: dict[str, Any], folder: Path, files: dict[str, Any], shown_file: str) -> None:
-        what = f"kind in {shown_file}"
+        what, store = f"kind in {shown_file}", self._store
         try:
             asked = settings["asked"]
-            self._asked = None if asked is None else checks.check_name(asked, KINDS, what)
+            self._asked = None if asked is None else checks.check_name(asked, ALL_KINDS, what)
             self.recall_target = float(settings["recall_target"])
-            kind, tried = (checks.check_name(settings[name], KINDS, what) for name in ("kind", "tried"))
-            state = _State(kind, tried, checks.check_size(settings["effort"], f"effort in {shown_file}"))
-            state.built_for = int(settings["made_for"])
-            state.sizes = Sizes(*(float(size) for size in settings["sizes"]))
-            self._state, numbers = state, settings["reduction"]
-            if numbers is None or self._store is None:
+            kind = checks.check_name(settings["kind"], ALL_KINDS, what)
+            effort = checks.check_size(settings["effort"], f"effort in {shown_file}")
+            if store is None or len(store) == 0:
                 return
+            if kind == "flat":  # which is built faster than read
+                self._state = self._flat(torch.from_numpy(store.values))
+                return
+            numbers = settings["reduction"]
             like = form_for(self.divergence, self.direction, "inner-product", None, type(self).__name__)
-            dtype = self.divergence.dtype or self._item_dtype()
+            dtype = self.divergence.dtype or store.dtype
             centre = torch.tensor([[float(value) for value in numbers["centre"]]], dtype=dtype)
-            if centre.shape != (1, self._store.values.shape[1]):
+            if centre.shape != (1, store.values.shape[1]):
                 raise ValueError("its centre has another number of features")
-            state.form = like.restored(KINDS[kind].form, centre, numbers)
-            name, sha256 = files["engine"]["file"], files["engine"]["sha256"]
+            form = like.restored("euclidean", centre, numbers)
+            name, sha256, built_for = files["engine"]["file"], files["engine"]["sha256"], int(settings["made_for"])
         except (KeyError, TypeError, ValueError, OverflowError) as error:
             raise ValueError(io.damaged(shown_file, f"its settings are incomplete: {error}")) from None
         if not INDEX.is_part(name) or not name.startswith("faiss-"):
             raise ValueError(io.damaged(shown_file, "the name of its FAISS file is wrong"))
-        path, count = folder / name, self._store.rows
+        path = folder / name
         if _digest(path) != sha256:
             raise ValueError(io.damaged(repr(str(path)), "its checksum does not fit"))
-        engine = read_engine(path, kind, count)
-        state.engine = check_engine(kind, engine, KINDS[kind].features(state.form.size), count, repr(str(path)))
+        engine = read_engine(path, kind, KINDS[kind].features(form.size), store.rows)
+        self._state = _EngineState(kind, engine, form, built_for, effort)
 
 
 def _least_effort(

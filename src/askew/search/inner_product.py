@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import ArrayLike
 from torch import Tensor
 
 from askew import checks
@@ -210,7 +210,7 @@ def form_for(divergence: Divergence, direction: str, form: str, items: Tensor | 
         centre = torch.full((1, dim), domain.middle(dim))
     else:
         # The mean of some thousand points is as good a centre as that of all.
-        sample = sample_of([items])
+        sample = sample_of(items)
         with torch.inference_mode():
             centre = ranking.views(sample.to(like.device, like.dtype)).double().mean(0, keepdim=True)
             centre = domain.inside(centre, margin=MARGIN)  # the mean is on the boundary where all items have a zero
@@ -222,16 +222,9 @@ def form_for(divergence: Divergence, direction: str, form: str, items: Tensor | 
     return result.with_radius(result.longest(items))
 
 
-def sample_of(parts: Sequence[Tensor]) -> Tensor:
-    """Return some thousand points of several sets."""
-    step = max(1, sum(map(len, parts)) // BLOCK_ROWS)
-    return torch.cat([part[::step] for part in parts])
-
-
-def fill_keys(keys: NDArray[Any], form: InnerProductForm, parts: Sequence[Tensor]) -> None:
-    """Write the plain keys of several sets of items one below the other."""
-    for part, place in zip(parts, torch.from_numpy(keys).split([len(part) for part in parts]), strict=True):
-        form.fill_plain_keys(part, place)
+def sample_of(points: Tensor) -> Tensor:
+    """Return some thousand of the points."""
+    return points[:: max(1, len(points) // BLOCK_ROWS)]
 
 
 def keys_and_queries(

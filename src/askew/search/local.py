@@ -5,8 +5,7 @@ from __future__ import annotations
 import contextlib
 import copy
 import os
-from abc import abstractmethod
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any, TypeVar
@@ -17,14 +16,14 @@ from numpy.typing import ArrayLike
 from torch import Tensor, nn
 
 from askew import checks, io
-from askew._parallel import release_memory
+from askew._parallel import release_memory, slices
 from askew.encoders import as_points
 from askew.io import Rows
 from askew.search.base import Content, Index, RowNumbers, each_block
-from askew.search.certified import SPARE_CANDIDATES, Sizes, nearest_by_keys
+from askew.search.certified import SPARE_CANDIDATES, ScannedKeys, largest_products, nearest_by_keys
 from askew.search.folder import INDEX, load_model, read_index, restored_store
-from askew.search.inner_product import InnerProductForm
-from askew.search.store import Store, check_ids, listed
+from askew.search.inner_product import InnerProductForm, form_for
+from askew.search.store import Store, check_found, check_ids
 
 # Rebuild when the fraction of removed rows exceeds this, or when an index has this many times the items it was built
 # for: those may lie elsewhere, and far from the centre of the keys products lose digits.
@@ -52,7 +51,8 @@ class LocalIndex(Index):
 
     notes: Mapping[str, Any] = MappingProxyType({})
     _store: Store | None = None
-    # What is built from the items: keys, or an engine that holds them. Subclasses say what it is.
+    # What is built from the items: keys, or an engine that holds them. None without items, and for divergences that do
+    # not rank as inner products.
     _state: Any = None
     _scratch: Path | None = None
 
@@ -64,52 +64,43 @@ class LocalIndex(Index):
         inside = "no divergence yet" if self._divergence is None else type(self._divergence).__name__
         return f"{type(self).__name__}({inside}, direction={self.direction!r}, items={len(self)})"
 
+    @contextlib.contextmanager
+    def _changing(self) -> Iterator[None]:
+        """Keep other changes out, once an interrupted commit is recovered."""
+        with self._lock.prepare:
+            self._recover()
+            if self._store is None and isinstance(self._given, str):
+                self._divergence = None  # the first items say how many features a name stands for
+            yield
+
     def add(self, items: ArrayLike | Tensor, ids: ArrayLike | None = None) -> None:
         """Add items, ``(n, dim)``; see :meth:`Index.add`. After an error the index is what it was before."""
-        points, known = as_points(items), self._divergence is not None
-        embeddings = self._embed(points, "items") if known else points  # while other changes go on
-        with self._first_items():
-            self._add(embeddings if known else self._embed(points, "items"), ids)
-
-    @contextlib.contextmanager
-    def _first_items(self) -> Iterator[None]:
-        """Hold the lock while the first items determine the number of features of a divergence given by name."""
-        with self._lock.prepare():
-            try:
-                yield
-            except BaseException:
-                if self._store is None and isinstance(self._given, str):  # it stands for any number again
-                    self._divergence = None
-                raise
-
-    def _add(self, embeddings: Tensor, ids: ArrayLike | None) -> None:
-        self._recover()
-        store = self._new_store(embeddings) if self._store is None else self._store
-        embeddings = self._like_items(embeddings, store)
-        new = store.new_ids(ids, len(embeddings), type(self).__name__)
-        if len(new) == 0:
-            return
-        extend = self._prepare_add(embeddings, len(store) + len(new))
-        if extend is None:
-            store = store.compacted()
-        store.reserve(len(new))
-        state = self._build([torch.from_numpy(store.values), embeddings]) if extend is None else None
-        with self._lock.commit():
-            if extend is None:
-                self._state = state
-            else:
-                extend()
+        points = as_points(items)
+        with self._changing():
+            embeddings = self._embed(points, "items")
+            store = self._new_store(embeddings) if self._store is None else copy.copy(self._store)
+            new = store.new_ids(ids, len(embeddings), type(self).__name__)
+            if len(new) == 0:
+                return
             store.append(embeddings.numpy(), new)
-            self._store = store
-        if embeddings.numel() > LARGE:
-            release_memory()
+            extend = None
+            if self._state is not None and not self._outgrown(len(store), self._state.built_for):
+                extend = self._state.extension(embeddings, type(self).__name__)
+            if extend is None:
+                self._rebuild(store)
+            else:
+                with self._lock.commit():
+                    extend()
+                    self._store = store
+            if embeddings.numel() > LARGE:
+                release_memory()
 
     def add_blocks(self, blocks: Rows | Iterable[ArrayLike | Tensor]) -> None:
         """Add items that come in blocks; see :meth:`Index.add_blocks`.
 
         An index without items is built once, when all of them are there, and after an error it has none.
         """
-        with self._first_items():
+        with self._changing():
             if len(self) == 0:
                 self._add_first(blocks)
                 return
@@ -119,11 +110,10 @@ class LocalIndex(Index):
         store = None
         with contextlib.closing(each_block(blocks, self.progress)) as parts:
             for block in parts:
-                embeddings = self._embed(as_points(block), "items")
+                embeddings = self._embed(as_points(block), "items", None if store is None else store.dtype)
                 if store is None:
                     store = self._new_store(embeddings)
                     store.reserve(len(blocks) if isinstance(blocks, Rows) else 0)
-                embeddings = self._like_items(embeddings, store)
                 store.append(embeddings.numpy(), store.new_ids(None, len(embeddings), type(self).__name__))
         if store is not None and len(store):
             release_memory()
@@ -132,14 +122,8 @@ class LocalIndex(Index):
 
     def _new_store(self, embeddings: Tensor) -> Store:
         """Return an empty store for items like these."""
-        values = np.empty((0, embeddings.shape[1]), embeddings.numpy().dtype)
         next_id = 0 if self._store is None else self._store.next_id
-        return Store(values, np.empty(0, np.int64), self._scratch, next_id)
-
-    def _like_items(self, embeddings: Tensor, store: Store) -> Tensor:
-        """Return embeddings in the dtype of the items: another thread may have set it since these were checked."""
-        dtype = torch.from_numpy(store.values[:0]).dtype
-        return embeddings if embeddings.dtype == dtype else self._check_embeddings(embeddings.to(dtype), "items")
+        return Store(embeddings[:0].numpy(), np.empty(0, np.int64), self._scratch, next_id)
 
     def remove(self, ids: ArrayLike) -> None:
         """Remove items by their ids; see :meth:`Index.remove`.
@@ -149,30 +133,31 @@ class LocalIndex(Index):
         """
         owner = f"{type(self).__name__}.remove"
         wanted = check_ids(ids, owner)
-        with self._lock.prepare():
-            self._recover()
+        with self._changing():
             rows = np.full(len(wanted), -1) if self._store is None else self._store.find(wanted)
-            if (rows < 0).any():
-                got = f"unknown {listed(wanted[rows < 0])}"
-                raise KeyError(checks.message(f"ids of {owner}", "in the index", got))
-            if self._store is None or len(rows) == 0:
+            check_found(wanted[rows < 0], owner)
+            if len(rows) == 0:
                 return
+            store = copy.copy(self._items)
+            store.drop(rows)
             with self._lock.commit():
-                self._store.drop(rows)
-                self._mask(rows)
-            if len(self._store) < (1 - REMOVED_FRACTION) * self._store.rows:
-                self._rebuild()
+                self._store = store
+                if self._state is not None:
+                    self._state.mask(rows)
+            if len(store) < (1 - REMOVED_FRACTION) * store.rows:
+                self._rebuild(store)
 
     def _rebuild(self, store: Store | None = None) -> None:
         store = self._store if store is None else store
+        state = None
         if store is not None:  # else an addition of the first items was interrupted
             store = store.compacted()
-        state = self._build([] if store is None else [torch.from_numpy(store.values)])
+            state = self._build(torch.from_numpy(store.values)) if len(store) else None
         with self._lock.commit():
             self._state, self._store = state, store
 
     def _item_dtype(self) -> torch.dtype | None:
-        return None if self._store is None else torch.from_numpy(self._store.values[:0]).dtype
+        return None if self._store is None else self._store.dtype
 
     @property
     def _items(self) -> Store:
@@ -180,28 +165,46 @@ class LocalIndex(Index):
             raise ValueError(checks.message(type(self).__name__, "filled before it is used", "no items"))
         return self._store
 
-    def __deepcopy__(self: IndexType, memo: dict[int, Any]) -> IndexType:
-        """Return an index with the same items that changes independently."""
-        with self._lock.prepare():  # while searches go on
-            self._recover()
-            twin = type(self).__new__(type(self))
-            memo[id(self)] = twin
-            twin.__dict__.update(copy.deepcopy(self.__dict__, memo))
-        return twin
+    def __getstate__(self) -> dict[str, Any]:
+        """Return what a copy of the index has, while searches go on."""
+        with self._changing():
+            return self.__dict__.copy()
 
-    # ------------------------------------------------------------------ subclasses implement these
+    def _form(self, items: Tensor) -> InnerProductForm:
+        return form_for(self.divergence, self.direction, "inner-product", items, type(self).__name__)
 
-    @abstractmethod
-    def _build(self, parts: list[Tensor]) -> Any:
-        """Return the state for the items of an index, and for those that are added to it, if any."""
+    # ------------------------------------------------------------------ subclasses may replace these
 
-    @abstractmethod
-    def _prepare_add(self, embeddings: Tensor, total: int) -> Callable[[], None] | None:
-        """Return a function that extends the state by embeddings, ``total`` items in all; None to build a new one."""
+    def _build(self, items: Tensor) -> Any:
+        """Return the state for items.
 
-    @abstractmethod
-    def _mask(self, rows: RowNumbers) -> None:
-        """Let no search find these rows."""
+        It has ``built_for``, the number of items; ``mask(rows)``, after which no search finds these rows; and
+        ``extension(items, owner)``, which returns a function that adds items, or None if a new state is needed.
+        """
+        if self.divergence.ranks_like() is None:
+            return None
+        return ScannedKeys.of(self._form(items), items, items.numpy().dtype, None, type(self).__name__)
+
+    def _outgrown(self, count: int, built_for: int) -> bool:
+        """Return whether there are too many items for a state that was built for fewer."""
+        return count > OUTGROWN * built_for
+
+    def _search(self, queries: Tensor, k: int) -> tuple[Tensor, RowNumbers]:
+        store, scanned = self._items, self._state
+
+        def rank(some: Tensor, rows: RowNumbers) -> tuple[Tensor, RowNumbers]:
+            return self._ranked(some, store.values, rows, k)
+
+        if scanned is None:
+            candidates = self._nearest_by_pairs(queries, min(k + SPARE_CANDIDATES, len(store)))
+            values, rows = rank(queries, candidates)
+        else:
+            by_pairs, owner = self._nearest_by_pairs, type(self).__name__
+            values, rows = nearest_by_keys(queries, k, scanned, len(store), self._scan, rank, by_pairs, owner)
+        return values, store.ids[rows]
+
+    def _scan(self, vectors: Tensor, keys: Tensor, k: int) -> tuple[Tensor, Tensor]:
+        return largest_products(vectors, keys, k)
 
     def _settings(self) -> dict[str, object]:
         """Return arguments of the constructor and state, for ``index.json``."""
@@ -213,30 +216,7 @@ class LocalIndex(Index):
 
     def _restore(self, settings: dict[str, Any], folder: Path, files: dict[str, Any], shown_file: str) -> None:
         """Set the state from settings and files; the store is restored before."""
-        if self._store is not None:
-            self._rebuild()
-
-    # ------------------------------------------------------------------ exact search
-
-    def _by_keys(
-        self, queries: Tensor, k: int, form: InnerProductForm, keys: Tensor, sizes: Sizes, engine: Any = None
-    ) -> tuple[Tensor, RowNumbers]:
-        """Search by inner products, for divergences that rank as they do."""
-        store, owner = self._items, type(self).__name__
-
-        def rank(some: Tensor, rows: RowNumbers) -> tuple[Tensor, RowNumbers]:
-            return self._ranked(some, store.values, rows, k)
-
-        by_pairs = self._nearest_by_pairs
-        values, rows = nearest_by_keys(queries, k, form, keys, sizes, len(store), rank, by_pairs, owner, engine)
-        return values, store.ids[rows]
-
-    def _by_pairs(self, queries: Tensor, k: int) -> tuple[Tensor, RowNumbers]:
-        """Search by the divergences of all pairs, for any divergence."""
-        store = self._items
-        candidates = self._nearest_by_pairs(queries, min(k + SPARE_CANDIDATES, len(store)))
-        values, rows = self._ranked(queries, store.values, candidates, k)
-        return values, store.ids[rows]
+        self._rebuild()
 
     def _nearest_by_pairs(self, queries: Tensor, k: int) -> RowNumbers:
         """Return the rows of the k nearest items from blocks of ``pairwise``."""
@@ -246,22 +226,21 @@ class LocalIndex(Index):
         like = next((t for t in (*self.divergence.parameters(), *self.divergence.buffers())), queries)
         nearest = [torch.empty(0, k, dtype=torch.int64)]
         with torch.inference_mode():
-            for block in queries.split(height):
-                best, rows = queries.new_empty(len(block), 0), torch.empty(len(block), 0, dtype=torch.int64)
-                for start in range(0, store.rows, columns):
-                    numbers = np.arange(start, min(start + columns, store.rows))
-                    if store.live is not None:
-                        numbers = numbers[store.live[numbers]]
-                    first, second = block.to(like.device), torch.from_numpy(store.values[numbers]).to(like.device)
+            for block in queries.to(like.device).split(height):
+                values, numbers = queries.new_empty(len(block), 0), torch.empty(len(block), 0, dtype=torch.int64)
+                for part in slices(store.rows, columns):
+                    rows = np.arange(part.start, part.stop)
+                    rows = rows if store.live is None else rows[store.live[part]]
+                    items = torch.from_numpy(store.values[rows]).to(like.device)
                     if self.direction == "query-first":
-                        matrix = self.divergence.pairwise(first, second).cpu()
+                        matrix = self.divergence.pairwise(block, items)
                     else:
-                        matrix = self.divergence.pairwise(second, first).t().cpu()
-                    both = torch.cat([best, matrix], 1)
-                    all_rows = torch.cat([rows, torch.from_numpy(numbers).expand(matrix.shape)], 1)
-                    best, place = both.topk(min(k, both.shape[1]), 1, largest=False)
-                    rows = all_rows.gather(1, place)
-                nearest.append(rows)
+                        matrix = self.divergence.pairwise(items, block).t()
+                    values = torch.cat([values, matrix.cpu()], 1)
+                    numbers = torch.cat([numbers, torch.from_numpy(rows).expand(matrix.shape)], 1)
+                    values, place = values.topk(min(k, values.shape[1]), 1, largest=False)
+                    numbers = numbers.gather(1, place)
+                nearest.append(numbers)
         return torch.cat(nearest).numpy()
 
     # ------------------------------------------------------------------ on disk
@@ -282,8 +261,7 @@ class LocalIndex(Index):
             JSON values, such as names of the items, that are replaced together with the index; an attribute of the
             index that :meth:`load` returns.
         """
-        with self._lock.prepare():  # while searches go on
-            self._recover()
+        with self._changing():  # while searches go on
             if self._store is not None and self._store.live is not None:
                 self._rebuild()
 

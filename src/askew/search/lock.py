@@ -10,10 +10,10 @@ from collections.abc import Iterator
 class ReadWriteLock:
     """Lets in any number of readers, or one writer that commits; a writer that waits comes before new readers.
 
-    :meth:`prepare` may be entered again by the same thread, :meth:`read` and :meth:`commit` may not.
-
     Attributes
     ----------
+    prepare : threading.RLock
+        Keeps other writers out, while readers go on.
     dirty : bool
         Whether a commit is under way or was interrupted, by Ctrl-C or any other error. A reader that sees it inside
         :meth:`read` must not trust the data.
@@ -21,17 +21,14 @@ class ReadWriteLock:
     Examples
     --------
     >>> lock = ReadWriteLock()
-    >>> with lock.read():
-    ...     with lock.read():  # of another thread, say
-    ...         pass
-    >>> with lock.prepare():
+    >>> with lock.prepare:
     ...     with lock.commit():
     ...         pass
     """
 
     def __init__(self, dirty: bool = False) -> None:
         self.dirty = dirty
-        self._writers = threading.RLock()
+        self.prepare = threading.RLock()
         self._changed = threading.Condition()
         self._readers = 0
         self._waiting = 0
@@ -54,32 +51,23 @@ class ReadWriteLock:
                     self._changed.notify_all()
 
     @contextlib.contextmanager
-    def prepare(self) -> Iterator[None]:
-        """Keep other writers out, while readers go on."""
-        with self._writers:
-            yield
-
-    @contextlib.contextmanager
     def commit(self) -> Iterator[None]:
-        """Keep readers out as well, for as short as possible; inside :meth:`prepare`."""
-        inside = False
+        """Keep readers out as well, for as short as possible; with ``prepare`` held."""
         try:
             with self._changed:
                 self._waiting += 1
                 try:
-                    self._changed.wait_for(lambda: not self._commits and not self._readers)
-                    inside = self._commits = True  # `inside` first, in case of an interrupt between the two
+                    self._changed.wait_for(lambda: not self._readers)
+                    self._commits = True
                 finally:
                     self._waiting -= 1
-                    self._changed.notify_all()
             self.dirty = True
             yield
             self.dirty = False
         finally:
-            if inside:
-                with self._changed:
-                    self._commits = False
-                    self._changed.notify_all()
+            with self._changed:
+                self._commits = False
+                self._changed.notify_all()
 
     def __reduce__(self) -> tuple[type[ReadWriteLock], tuple[bool]]:
         return ReadWriteLock, (self.dirty,)  # the copy of an index, or another process, gets a lock that nobody holds

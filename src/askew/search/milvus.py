@@ -22,7 +22,7 @@ from askew.search.exact import nearest_in_blocks
 from askew.search.folder import load_model, read_index
 from askew.search.inner_product import BLOCK_ROWS, InnerProductForm, form_for
 from askew.search.milvus_client import ID, ITEM, KEY, KINDS, MOST_CANDIDATES, Collection, Fields, is_address
-from askew.search.store import Ids, check_count, check_ids, listed, next_ids
+from askew.search.store import Ids, check_found, check_ids, check_new, next_ids
 
 
 class MilvusIndex(Index):
@@ -137,10 +137,8 @@ class MilvusIndex(Index):
         """Remove items by their ids; one that is not there is an error, and then nothing is removed."""
         owner = f"{type(self).__name__}.remove"
         wanted = check_ids(ids, owner)
-        with self._lock.prepare():
-            unknown = wanted[~self._known(wanted)]
-            if len(unknown):
-                raise KeyError(checks.message(f"ids of {owner}", "in the index", f"unknown {listed(unknown)}"))
+        with self._lock.prepare:
+            check_found(wanted[~self._known(wanted)], owner)
             self._collection.delete(wanted)
 
     def search(self, queries: ArrayLike | Tensor, k: int = 10, filter: str = "") -> Found:
@@ -249,7 +247,7 @@ class MilvusIndex(Index):
     def _opened(self) -> InnerProductForm | None:
         """Return the form of the collection, if it exists; another client may have created it by now."""
         if self._form is None and self._collection.call("look for the collection", "has_collection"):
-            with self._lock.prepare():
+            with self._lock.prepare:
                 if self._form is None:  # another thread may have been first
                     self._open()
         return self._form
@@ -315,7 +313,7 @@ class MilvusIndex(Index):
 
     def _write(self, items: ArrayLike | Tensor, ids: ArrayLike | None, fields: Fields | None, what: str) -> None:
         owner, replacing = f"{type(self).__name__}.{what}", what == "upsert"
-        with self._lock.prepare():
+        with self._lock.prepare:
             embeddings = self._embed(as_points(items), "items")
             columns = milvus_client.check_fields(fields, len(embeddings), owner)
             numbers = self._new_ids(ids, len(embeddings), owner, replacing)
@@ -333,14 +331,10 @@ class MilvusIndex(Index):
     def _new_ids(self, ids: ArrayLike | None, count: int, owner: str, replacing: bool) -> Ids:
         """Return the ids of new items: the given ones, checked, or the next numbers."""
         if ids is not None or replacing:
-            numbers = check_count(check_ids(ids, owner), count, owner)
-            known = numbers[:0] if replacing else numbers[self._known(numbers)]
-            if len(known):
-                got, hint = (
-                    f"{listed(known)}, in the index already",
-                    "Replace them with upsert, remove them first, or give other ids.",
-                )
-                raise ValueError(checks.message(f"ids of {owner}", "new", got, hint))
+            numbers = check_ids(ids, owner, count)
+            if not replacing:
+                hint = "Replace them with upsert, remove them first, or give other ids."
+                check_new(numbers[self._known(numbers)], owner, hint)
             return numbers
         if self._opened() is None:
             self._next = 0

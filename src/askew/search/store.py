@@ -2,41 +2,51 @@
 
 from __future__ import annotations
 
-import copy
 import errno
+import math
 import os
 import tempfile
 from pathlib import Path
 from typing import IO, Any
 
 import numpy as np
+import torch
 from numpy.typing import NDArray
 
 from askew import checks
 
 # An array that has to grow takes this fraction of its size in addition: many small additions then copy little.
 SPARE = 1 / 8
-# Rows to copy at a time where the copy is a file.
-COPIED_ROWS = 1 << 16
 ZEROS = bytes(1 << 20)
 LARGEST_ID = int(np.iinfo(np.int64).max)
 
 Ids = NDArray[np.int64]
 
 
-def empty_rows(rows: int, size: int, dtype: Any, scratch: Path | None) -> NDArray[Any]:
+def empty_rows(shape: tuple[int, ...], dtype: Any, scratch: Path | None) -> NDArray[Any]:
     """Return an uninitialized array in memory or, if ``scratch`` is given, in an anonymous temporary file there."""
-    if scratch is None or rows * size == 0:
-        return np.empty((rows, size), dtype)
-    needed = rows * size * np.dtype(dtype).itemsize
+    needed = math.prod(shape) * np.dtype(dtype).itemsize
+    if scratch is None or needed == 0:
+        return np.empty(shape, dtype)
     try:
         # A file without a name: nothing is left behind, even by a process that is killed.
         with tempfile.TemporaryFile(dir=scratch) as file:
             _allocate(file, needed)
-            return np.memmap(file, dtype, "r+", shape=(rows, size))
+            return np.memmap(file, dtype, "r+", shape=shape)
     except OSError as error:
         must, got = f"a folder with room for {needed} more bytes", f"{str(scratch)!r} ({error.strerror or error})"
         raise type(error)(error.errno, checks.message("scratch", must, got, "Make room there.")) from error
+
+
+def with_room(array: NDArray[Any], rows: int, more: int, scratch: Path | None = None) -> NDArray[Any]:
+    """Return an array with room for more rows after its first ones: itself, or a larger copy."""
+    needed = rows + more
+    if needed <= len(array):
+        return array
+    spare = 0 if more > SPARE * rows else int(SPARE * needed)
+    larger = empty_rows((needed + spare, *array.shape[1:]), array.dtype, scratch)
+    larger[:rows] = array[:rows]
+    return larger
 
 
 def _allocate(file: IO[bytes], size: int) -> None:
@@ -59,18 +69,17 @@ class Store:
     ``rows`` is their number, gaps included, and ``live`` says which hold an item (None while there are no gaps).
     ``scratch`` is a folder for a temporary file that holds the items instead of memory. Ids of removed items are not
     assigned again: ``next_id`` is the smallest that :meth:`new_ids` may assign.
+
+    What was stored is never overwritten, so changes of a shallow copy do not disturb those who read the original.
     """
 
     def __init__(self, values: NDArray[Any], ids: Ids, scratch: Path | None = None, next_id: int = 0) -> None:
         self._values = values
-        self._scratch = scratch
         self._ids = ids
-        self.rows = len(ids)
+        self._scratch = scratch
+        self.rows = self._count = len(ids)
         self.live: NDArray[np.bool_] | None = None
-        self._count = self.rows
-        self.next_id = max(next_id, int(ids.max()) + 1) if len(ids) else next_id
-        # Whether each id is the number of its row, as long as nobody gives others.
-        self._plain = bool(len(ids) == 0 or (ids[0] == 0 and ids[-1] == len(ids) - 1 and np.all(np.diff(ids) == 1)))
+        self.next_id = max(next_id, int(ids.max(initial=-1)) + 1)
 
     def __len__(self) -> int:
         return self._count
@@ -85,81 +94,59 @@ class Store:
         """Their ids, ``(rows,)``."""
         return self._ids[: self.rows]
 
+    @property
+    def dtype(self) -> torch.dtype:
+        """The dtype of the items."""
+        return torch.from_numpy(self._values[:0]).dtype
+
     def new_ids(self, ids: object, count: int, owner: str) -> Ids:
         """Return the ids of new items: the given ones, checked, or the next numbers."""
         if ids is None:
             return next_ids(self.next_id, count, owner)
-        new = check_count(check_ids(ids, owner), count, owner)
-        known = new[self.find(new) >= 0]
-        if len(known):
-            hint = "Remove them first, or give other ids."
-            raise ValueError(checks.message(f"ids of {owner}", "new", f"{listed(known)}, in the index already", hint))
+        new = check_ids(ids, owner, count)
+        check_new(new[self.find(new) >= 0], owner)
         return new
 
     def find(self, ids: Ids) -> NDArray[np.int64]:
         """Return the rows of ids; -1 for an id that is not there."""
         if self.rows == 0:
             return np.full(len(ids), -1, np.int64)
-        if self._plain:
-            rows = np.where((ids >= 0) & (ids < self.rows), ids, -1)
-        else:
-            order = np.argsort(self.ids, kind="stable")
-            # If an id was removed and added again, its last row is the one that may be live.
-            place = np.searchsorted(self.ids, ids, side="right", sorter=order) - 1
-            rows = np.where(place >= 0, order[np.maximum(place, 0)], 0)
-            rows = np.where(self.ids[rows] == ids, rows, -1)
-        if self.live is not None:
-            rows = np.where((rows >= 0) & self.live[np.maximum(rows, 0)], rows, -1)
-        return rows
+        order = np.argsort(self.ids, kind="stable")
+        # If an id was removed and added again, its last row is the one that may be live.
+        place = np.searchsorted(self.ids, ids, side="right", sorter=order) - 1
+        rows = order[np.maximum(place, 0)]
+        known = self.ids[rows] == ids
+        return np.where(known if self.live is None else known & self.live[rows], rows, -1)
 
     def reserve(self, count: int) -> None:
-        """Allocate memory for new items, after which :meth:`append` cannot fail."""
-        needed = self.rows + count
-        if needed > len(self._ids):
-            room = needed if count > SPARE * self.rows else needed + int(SPARE * needed)
-            values = empty_rows(room, self._values.shape[1], self._values.dtype, self._scratch)
-            values[: self.rows] = self.values
-            ids = np.empty(room, np.int64)
-            ids[: self.rows] = self.ids
-            self._values, self._ids = values, ids
+        """Allocate memory for new items."""
+        self._values = with_room(self._values, self.rows, count, self._scratch)
+        self._ids = with_room(self._ids, self.rows, count)
 
     def append(self, values: NDArray[Any], ids: Ids) -> None:
         """Add items after the others."""
         self.reserve(len(ids))
-        needed = self.rows + len(ids)
-        self._values[self.rows : needed] = values
-        self._ids[self.rows : needed] = ids
-        # In one step: an interrupt comes before it or after it.
-        self.__dict__.update(
-            rows=needed,
-            live=None if self.live is None else np.concatenate([self.live, np.ones(len(ids), bool)]),
-            _count=self._count + len(ids),
-            next_id=max(self.next_id, int(ids.max()) + 1) if len(ids) else self.next_id,
-            _plain=self._plain and bool(len(ids) == 0 or (ids[0] == self.rows and np.all(np.diff(ids) == 1))),
-        )
+        first, self.rows = self.rows, self.rows + len(ids)
+        self.values[first:], self.ids[first:] = values, ids
+        if self.live is not None:
+            self.live = np.concatenate([self.live, np.ones(len(ids), bool)])
+        self._count += len(ids)
+        self.next_id = max(self.next_id, int(ids.max(initial=-1)) + 1)
 
     def drop(self, rows: NDArray[np.int64]) -> None:
         """Remove the items of some rows."""
-        live = np.ones(self.rows, bool) if self.live is None else self.live.copy()
-        live[rows] = False
-        self.__dict__.update(live=live, _count=self._count - len(rows))  # in one step, as above
+        self.live = np.ones(self.rows, bool) if self.live is None else self.live.copy()
+        self.live[rows] = False
+        self._count -= len(rows)
 
     def compacted(self) -> Store:
         """Return a store without gaps, where rows have new numbers; this one if it has none."""
         if self.live is None:
             return self
-        values = empty_rows(self._count, self._values.shape[1], self._values.dtype, self._scratch)
-        rows = np.flatnonzero(self.live)
-        for start in range(0, len(rows), COPIED_ROWS):
-            values[start : start + COPIED_ROWS] = self.values[rows[start : start + COPIED_ROWS]]
+        values = empty_rows((self._count, self._values.shape[1]), self._values.dtype, self._scratch)
+        # Another mode would make a copy in memory first.
+        np.take(self.values, np.flatnonzero(self.live), axis=0, out=values, mode="clip")
         return Store(values, self.ids[self.live], self._scratch, self.next_id)
-
-    def __deepcopy__(self, memo: dict[int, Any]) -> Store:
-        values = empty_rows(self.rows, self._values.shape[1], self._values.dtype, self._scratch)
-        values[:] = self.values
-        result = copy.copy(self)
-        result._values, result._ids = values, self.ids.copy()
-        return result
 
 
 def next_ids(first: int, count: int, owner: str) -> Ids:
@@ -170,29 +157,36 @@ def next_ids(first: int, count: int, owner: str) -> Ids:
     return np.arange(first, first + count, dtype=np.int64)
 
 
-def check_ids(ids: object, owner: str) -> Ids:
-    """Return ids as 64-bit integers, no two of them equal."""
+def check_ids(ids: object, owner: str, count: int | None = None) -> Ids:
+    """Return ids as 64-bit integers, no two of them equal; one for each of ``count`` items, if that is given."""
     checks.check_plain(ids, f"ids of {owner}")
     array = np.asarray(ids)
     if array.ndim != 1 or (array.size and array.dtype.kind not in "iu"):
         got = f"an array of {array.dtype} with shape {array.shape}"
         raise TypeError(checks.message(f"ids of {owner}", "integers in one dimension", got))
-    if array.size and (array.min() < 0 or int(array.max()) > LARGEST_ID):
-        got = listed(array[(array < 0) | (array > LARGEST_ID)])
-        raise ValueError(checks.message(f"ids of {owner}", "from 0 to 2^63 - 1", got))
+    bad = array[(array < 0) | (array > LARGEST_ID)] if array.size else array
+    if len(bad):
+        raise ValueError(checks.message(f"ids of {owner}", "from 0 to 2^63 - 1", listed(bad)))
     array = array.astype(np.int64)
     unique, counts = np.unique(array, return_counts=True)
     if len(unique) != len(array):
         got, hint = f"{listed(unique[counts > 1])} twice", "Give each item an id of its own."
         raise ValueError(checks.message(f"ids of {owner}", "all different", got, hint))
+    if count is not None and len(array) != count:
+        raise ValueError(checks.message(f"ids of {owner}", f"as many as there are items, {count}", len(array)))
     return array
 
 
-def check_count(ids: Ids, count: int, owner: str) -> Ids:
-    """Return ids, if there is one for each of ``count`` items."""
-    if len(ids) != count:
-        raise ValueError(checks.message(f"ids of {owner}", f"as many as there are items, {count}", len(ids)))
-    return ids
+def check_new(known: Ids, owner: str, hint: str = "Remove them first, or give other ids.") -> None:
+    """Raise if some of the ids of new items are in the index."""
+    if len(known):
+        raise ValueError(checks.message(f"ids of {owner}", "new", f"{listed(known)}, in the index already", hint))
+
+
+def check_found(unknown: Ids, owner: str) -> None:
+    """Raise if some of the ids to remove are not in the index."""
+    if len(unknown):
+        raise KeyError(checks.message(f"ids of {owner}", "in the index", f"unknown {listed(unknown)}"))
 
 
 def listed(ids: NDArray[Any]) -> str:
