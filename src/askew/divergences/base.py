@@ -106,6 +106,8 @@ class Divergence(Rebuildable, ABC):
     root_triangle: bool = False
     reflexive: bool = True
     domain: Domain = REAL
+    # Whether `order` can be negative.
+    signed: bool = False
     # The peak that `fit` takes if it is not given one: the smallest of all parts of a model.
     default_learning_rate: float = 3e-2
     # Looking for NaN in the result costs a few microseconds; the cheapest divergences do without.

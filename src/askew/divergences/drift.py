@@ -72,6 +72,7 @@ class Drift(BregmanWrapper):
         if drift is not None and not isinstance(drift, nn.Module):
             raise TypeError(checks.message("drift of Drift", "a torch.nn.Module", type(drift).__name__))
         self.symmetric = self.triangle = self.root_triangle = False
+        self.signed = True
         self.root = root
         self.drift = _network(self.dim, checks.check_size(hidden, "hidden of Drift")) if drift is None else drift
         self.register_buffer("shift", torch.zeros(self.dim))

@@ -31,6 +31,7 @@ class Wrapper(Divergence):
         self.triangle = divergence.triangle
         self.root_triangle = divergence.root_triangle
         self.reflexive = divergence.reflexive
+        self.signed = divergence.signed
         self._pair_width = divergence._pair_width
 
     @property
@@ -190,6 +191,7 @@ class Symmetrized(Wrapper):
     def __init__(self, divergence: Divergence) -> None:
         super().__init__(divergence)
         self.symmetric = True
+        self.signed = False
 
     def compute(self, x: Tensor, y: Tensor) -> Tensor:
         return self.divergence.compute(x, y) + self.divergence.compute(y, x)

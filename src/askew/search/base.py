@@ -20,7 +20,7 @@ from askew import checks, io
 from askew._parallel import over_blocks
 from askew._progress import progress_bar
 from askew.checks import REAL
-from askew.divergences import Divergence, Embedded, split_encoder
+from askew.divergences import Divergence, Embedded, split_sides
 from askew.encoders import as_floats, as_points, encode
 from askew.io import Rows
 from askew.search.folder import INDEX
@@ -61,21 +61,25 @@ class Index(ABC):
         self.progress = progress
         self._lock = ReadWriteLock()
         self._given: object = divergence
+        # Those of first and of second points; the same object where they share one.
         self._encoder: nn.Module | None = None
+        self._second: nn.Module | None = None
         self._divergence: Divergence | None = None
         if not isinstance(divergence, str):
             self._set_divergence(0)
         else:  # the number of features comes with the first items
-            split_encoder(divergence, 1, owner)
+            split_sides(divergence, 1, owner)
 
     def _set_divergence(self, dim: int) -> None:
         owner = type(self).__name__
-        encoder, divergence = split_encoder(self._given, dim, owner)
+        sides = split_sides(self._given, dim, owner)
         if self._needs_inner_products:
-            ranking_of(divergence, owner)
-        self._encoder = None if encoder is None else copy.deepcopy(encoder).eval().requires_grad_(False)
-        self._divergence = copy.deepcopy(divergence).eval().requires_grad_(False)
-        if divergence.dtype == torch.bfloat16:  # numpy has no such numbers, and a search wants more digits
+            ranking_of(sides.divergence, owner)
+        self._encoder, self._second, self._divergence = copy.deepcopy(sides)
+        for module in (self._encoder, self._second, self._divergence):
+            if module is not None:
+                module.eval().requires_grad_(False)
+        if self._divergence.dtype == torch.bfloat16:  # numpy has no such numbers, and a search wants more digits
             self._divergence.float()
         if not isinstance(self._given, str):
             self._given = None
@@ -92,7 +96,7 @@ class Index(ABC):
 
     @property
     def encoder(self) -> nn.Module | None:
-        """The network that maps points to embeddings, if there is one."""
+        """The network that maps points, or the first points of pairs, to embeddings, if there is one."""
         return self._encoder
 
     @abstractmethod
@@ -139,9 +143,17 @@ class Index(ABC):
         tuple of arrays, ``(n, k)`` each
             True divergences in ascending order, and the ids of the items.
         """
+        order, ids = self.search_order(queries, k)
+        return self.divergence.from_order(torch.from_numpy(order)).numpy(), ids
+
+    def search_order(self, queries: ArrayLike | Tensor, k: int = 10) -> Found:
+        """Return what :meth:`search` does, with ``divergence.order`` in place of the divergences.
+
+        Answers of several indexes are merged by it: items with D = 0 keep their order.
+        """
         with self._searching(queries, k, "search") as embeddings:
-            values, ids = self._search(embeddings, k)
-        return values.numpy(), ids
+            order, ids = self._search(embeddings, k)
+        return order.numpy(), ids
 
     def recall(self, queries: ArrayLike | Tensor, k: int = 10) -> float:
         """Return the fraction of the true k nearest items that :meth:`search` finds, measured against exact search.
@@ -150,8 +162,8 @@ class Index(ABC):
         """
         with self._searching(queries, k, "recall") as embeddings:
             values, limit = self._search(embeddings, k)[0].numpy(), self._exact(embeddings, k)[0][:, -1:].numpy()
-        eps = np.finfo(values.dtype).eps
-        return float((values <= limit * (1 + 8 * eps)).mean()) if values.size else math.nan
+        slack = 8 * np.finfo(values.dtype).eps * np.abs(limit)
+        return float((values <= limit + slack).mean()) if values.size else math.nan
 
     @abstractmethod
     def save(self, folder: str | os.PathLike[str]) -> None:
@@ -165,7 +177,8 @@ class Index(ABC):
             if self._divergence is not None:
                 divergence = self._fingerprint()
                 parts["model"] = f"model-{divergence[:16]}"
-                model = self._divergence if self._encoder is None else Embedded(self._encoder, self._divergence)
+                second = None if self._second is self._encoder else self._second
+                model = self._divergence if self._encoder is None else Embedded(self._encoder, self._divergence, second)
                 io.save(model.eval(), place / parts["model"])
             common = {"class": type(self).__name__, "direction": self.direction, "divergence": divergence}
             return {**common, "parts": parts, **write(place, parts)}
@@ -175,6 +188,8 @@ class Index(ABC):
     def _fingerprint(self) -> str:
         """Return a digest of divergence and encoder: of their descriptions and of all their numbers."""
         modules = {"encoder": self._encoder, "divergence": self.divergence}
+        if self._second is not self._encoder:
+            modules["second"] = self._second
         recipe = [None if module is None else io.describe(module) for module in modules.values()]
         states = {name: {} if module is None else module.state_dict() for name, module in modules.items()}
         tensors = {f"{name}.{key}": tensor for name, state in states.items() for key, tensor in state.items()}
@@ -201,7 +216,7 @@ class Index(ABC):
 
     @abstractmethod
     def _search(self, queries: Tensor, k: int) -> tuple[Tensor, RowNumbers]:
-        """Return divergences and ids of the k nearest items of checked embeddings."""
+        """Return the order values and the ids of the k nearest items of checked embeddings."""
 
     @abstractmethod
     def _exact(self, queries: Tensor, k: int) -> tuple[Tensor, RowNumbers]:
@@ -234,13 +249,15 @@ class Index(ABC):
         if self._divergence is None:
             self._set_divergence(points.shape[-1] if points.ndim else 0)
         divergence = self.divergence
-        if self._encoder is not None:
+        is_first = (name == "queries") == (self.direction == "query-first")
+        encoder = self._encoder if is_first else self._second
+        if encoder is not None:
             if points.ndim < 2:
                 must = "a batch of points, with the batch first"
                 raise ValueError(checks.message(f"{name} of {owner}", must, f"shape {tuple(points.shape)}"))
             if points.is_floating_point():
                 checks.check_finite(points, name, owner)
-            points = encode(self._encoder, points, self.progress)
+            points = encode(encoder, points, self.progress)
         points = as_floats(points, divergence.dtype)
         dtype = divergence.dtype or dtype or self._item_dtype() or points.dtype
         points = points.detach().cpu().to(torch.float32 if dtype.itemsize < 4 else dtype)
@@ -250,7 +267,6 @@ class Index(ABC):
         points = checks.check_points(points, divergence.dim, name, owner)
         checks.check_finite(points, name, owner)
         if divergence.domain != REAL:
-            is_first = (name == "queries") == (self.direction == "query-first")
             boundary = divergence.takes_boundary("first" if is_first else "second")
             divergence.domain.check(points, name, owner, boundary=boundary)
         return points
@@ -262,7 +278,7 @@ class Index(ABC):
     # ------------------------------------------------------------------ exact values
 
     def _values(self, queries: Tensor, items: NDArray[Any], numbers: NDArray[Any], rows: NDArray[Any]) -> Tensor:
-        """Return the divergences of pairs of a query and an item, each by its number, in the direction of the index."""
+        """Return the :meth:`~askew.Divergence.order` of pairs of a query and an item, each by its number."""
         like = next((t for t in (*self.divergence.parameters(), *self.divergence.buffers())), queries)
         result = torch.empty(len(rows), dtype=queries.dtype)
 
@@ -272,13 +288,13 @@ class Index(ABC):
             second = torch.from_numpy(items[rows[part]]).to(like.device)
             if self.direction == "query-second":
                 first, second = second, first
-            result[part] = self.divergence(first, second).cpu()
+            result[part] = self.divergence.order(first, second).cpu()
 
         over_blocks(len(rows), max(1, min(BLOCK_PAIRS, BLOCK_NUMBERS // max(1, queries.shape[1]))), work)
         return result
 
     def _ranked(self, queries: Tensor, items: NDArray[Any], rows: RowNumbers, k: int) -> tuple[Tensor, RowNumbers]:
-        """Return the k nearest of candidates by their exact divergences; a row of -1 is no candidate.
+        """Return the k nearest of candidates by the exact order of the divergence; a row of -1 is no candidate.
 
         ``items`` is indexed by ``rows``, ``(n, candidates)``. Of equals the smaller row comes first.
         """

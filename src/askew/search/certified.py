@@ -135,12 +135,14 @@ def nearest_by_keys(
     scan: Callable[[Tensor, Tensor, int], tuple[Tensor, Tensor]],
     rank: Callable[[Tensor, RowNumbers], tuple[Tensor, RowNumbers]],
     by_pairs: Callable[[Tensor, int], RowNumbers],
+    least: float,
     owner: str,
 ) -> tuple[Tensor, RowNumbers]:
     """Return the divergences and the rows of the k nearest of ``count`` items; see the theorem above.
 
     ``scan`` does what :func:`largest_products` does. ``rank`` gives the k nearest among candidates by their exact
     divergences, where -1 is no candidate; ``by_pairs`` gives that many candidates by the divergences of all pairs.
+    Nothing is nearer than ``least``.
     """
     rows = np.empty((len(queries), k), np.int64)
     values = queries.new_empty(len(queries), k)
@@ -163,8 +165,7 @@ def nearest_by_keys(
         apart = (int(numbers.amax()) + 1) * np.arange(len(subset))[:, None]  # one range of numbers for each query
         taken = torch.from_numpy(np.isin(numbers.numpy() + apart, chosen + apart))
         worst = torch.where(taken, scores, torch.inf).amin(1)
-        # Nothing is nearer than 0.
-        waiting = waiting[(worst - scores[:, -1] <= 2 * error) & (found[:, -1] > 0)]
+        waiting = waiting[(worst - scores[:, -1] <= 2 * error) & (found[:, -1] > least)]
         if width == most:
             break
         width = min(4 * width, most)

@@ -46,7 +46,7 @@ def nearest_in_blocks(
     for items, ids in blocks:
         block = ExactIndex(index.divergence, index.direction)
         block.add(items, ids)
-        best = merged([best, block.search(queries, min(k, len(ids)))], k)
+        best = merged([best, block.search_order(queries, min(k, len(ids)))], k)
     return torch.from_numpy(best[0]), best[1]
 
 

@@ -189,7 +189,7 @@ def ranking_of(divergence: Divergence, owner: str) -> Ranking:
     """Return a divergence with an affine form that ranks like this one, or raise and name those that have one."""
     ranking = divergence.ranks_like()
     if ranking is None or divergence.dim is None:
-        must = "a Bregman divergence, a Euclidean or Mahalanobis distance, or a root or a multiple of these"
+        must = "a Bregman divergence, a drift, a Euclidean or Mahalanobis distance, or a root or a multiple of these"
         hint = "askew.search.ExactIndex searches with any divergence."
         raise TypeError(checks.message(f"divergence of {owner}", must, type(divergence).__name__, hint))
     return ranking

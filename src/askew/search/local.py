@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import copy
+import math
 import os
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
@@ -200,7 +201,8 @@ class LocalIndex(Index):
             values, rows = rank(queries, candidates)
         else:
             by_pairs, owner = self._nearest_by_pairs, type(self).__name__
-            values, rows = nearest_by_keys(queries, k, scanned, len(store), self._scan, rank, by_pairs, owner)
+            least = -math.inf if self.divergence.signed else 0.0
+            values, rows = nearest_by_keys(queries, k, scanned, len(store), self._scan, rank, by_pairs, least, owner)
         return values, store.ids[rows]
 
     def _scan(self, vectors: Tensor, keys: Tensor, k: int) -> tuple[Tensor, Tensor]:
@@ -232,16 +234,22 @@ class LocalIndex(Index):
                     rows = np.arange(part.start, part.stop)
                     rows = rows if store.live is None else rows[store.live[part]]
                     items = torch.from_numpy(store.values[rows]).to(like.device)
-                    if self.direction == "query-first":
-                        matrix = self.divergence.pairwise(block, items)
-                    else:
-                        matrix = self.divergence.pairwise(items, block).t()
+                    matrix = self._all_orders(block, items)
                     values = torch.cat([values, matrix.cpu()], 1)
                     numbers = torch.cat([numbers, torch.from_numpy(rows).expand(matrix.shape)], 1)
                     values, place = values.topk(min(k, values.shape[1]), 1, largest=False)
                     numbers = numbers.gather(1, place)
                 nearest.append(numbers)
         return torch.cat(nearest).numpy()
+
+    def _all_orders(self, queries: Tensor, items: Tensor) -> Tensor:
+        """Return numbers that order all pairs, ``(n, m)``."""
+        first, second = (queries, items) if self.direction == "query-first" else (items, queries)
+        if self.divergence.signed:  # D would not tell apart items at 0
+            matrix = self.divergence.order(first[:, None], second[None])
+        else:
+            matrix = self.divergence.pairwise(first, second)
+        return matrix if self.direction == "query-first" else matrix.t()
 
     # ------------------------------------------------------------------ on disk
 
