@@ -410,7 +410,6 @@ TENSORS = {"x": torch.zeros(2), "s": torch.tensor([[2**31 - 1]], dtype=torch.int
         {"dict": []},
         {"pairs": [[1]]},
         {"pairs": [[[1], 2]]},
-        {"pairs": [[{"tuple": []}, 2]]},
         {"pairs": [[1, 2], [1, 3]]},
         {"float": "1e5"},
         {"tensor": "nowhere"},
