@@ -17,19 +17,12 @@ from torch import Tensor, nn
 from askew import checks
 from askew.io.files import atomic_write
 
-FORMATS = {".pt2": "pt2", ".onnx": "onnx"}
 # Rows of an example; two numbers that no other size is likely to have, so that none is taken for the other.
 ROWS, OTHER_ROWS = 7, 5
-# The largest message of protobuf, in which ONNX files are written, less some room for the graph.
-ONNX_BYTES = (1 << 31) - (1 << 24)
 
 
 def export(
-    model: nn.Module,
-    path: str | os.PathLike[str],
-    what: str | None = None,
-    example: Tensor | None = None,
-    format: str | None = None,
+    model: nn.Module, path: str | os.PathLike[str], what: str | None = None, example: Tensor | None = None
 ) -> None:
     r"""Write a model as a graph that runs without askew, for any number of rows.
 
@@ -55,8 +48,6 @@ def export(
     example
         Some points of the kind the model takes, at least two; for models whose input has a known shape it may be left
         out.
-    format
-        ``"pt2"`` or ``"onnx"``, for a path with another ending.
 
     Raises
     ------
@@ -79,20 +70,18 @@ def export(
     if not isinstance(model, nn.Module):
         hint = "For an estimator, pass its fitted divergence."
         raise TypeError(checks.message("model of export", "a divergence or an encoder", type(model).__name__, hint))
-    kind = FORMATS.get(Path(path).suffix) if format is None else checks.check_name(format, FORMATS.values(), "format")
-    if kind is None:
-        must = f"a path that ends in {' or '.join(FORMATS)}"
-        raise ValueError(checks.message("path of export", must, repr(str(path)), 'Or give format="onnx".'))
-    if kind == "onnx":
+    ending = Path(path).suffix
+    if ending not in (".pt2", ".onnx"):
+        raise ValueError(checks.message("path of export", "a path that ends in .pt2 or .onnx", repr(str(path))))
+    if ending == ".onnx":
         for package in ("onnx", "onnxscript"):
             checks.optional_import(package, "onnx", "Export to ONNX")
     graph, arguments, names = _chosen(model, what, example)
     with _quiet(), torch.no_grad():
         program = _traced(graph, arguments, names, model)
-        if kind == "onnx":
-            converted = _converted(program, arguments, names, model)
+        converted = _converted(program, arguments, names, model) if ending == ".onnx" else None
         with atomic_write(path) as temporary:
-            if kind == "onnx":
+            if converted is not None:
                 converted.save(temporary, external_data=False)
             else:
                 # By the open file: torch refuses paths with another ending than its own.
@@ -118,14 +107,15 @@ def _chosen(
 ) -> tuple[nn.Module, tuple[Tensor, ...], dict[str, str]]:
     """Return what to trace, an example of its arguments, and their names with those of their rows."""
     encoder = _encoder(model)
-    choices = ["forward", "pairwise"] if hasattr(model, "pairwise") else []
+    choices: dict[str, nn.Module] = dict.fromkeys(("forward", "pairwise"), model) if hasattr(model, "pairwise") else {}
     if encoder is not None:
-        choices.append("encoder")
-    chosen = checks.check_name(choices[0] if what is None else what, choices, f"what of {type(model).__name__}")
+        choices["encoder"] = encoder
+    chosen = checks.check_name(
+        next(iter(choices)) if what is None else what, choices, f"what of {type(model).__name__}"
+    )
     rows = _points(model, example, ROWS)
     # A copy keeps the mode of the model; frozen, so that nothing is recorded for a backward pass.
-    traced = encoder if chosen == "encoder" and encoder is not None else model
-    frozen = copy.deepcopy(traced).eval().requires_grad_(False).cpu()
+    frozen = copy.deepcopy(choices[chosen]).eval().requires_grad_(False).cpu()
     if chosen == "encoder":
         return frozen, (rows,), {"x": "n"}
     others = rows.flip(0).clone() if chosen == "forward" else _points(model, example, OTHER_ROWS)
@@ -163,12 +153,13 @@ def _shape(module: nn.Module) -> tuple[int, ...] | None:
     """Return the shape of one point of a divergence or an encoder, where it says so itself."""
     if isinstance(module, nn.Sequential) and len(module) > 0:
         return _shape(module[0])
-    for names in (("in_features",), ("dim",), ("channels", "image_size", "image_size"), ("out",)):
-        sizes = [getattr(module, name, None) for name in names]
-        found = [size for size in sizes if isinstance(size, int)]
-        # Only of the identity is the output like the input.
-        if len(found) == len(names) and (names != ("out",) or not list(module.parameters())):
-            return tuple(found)
+    choices = [("in_features",), ("dim",), ("channels", "image_size", "image_size")]
+    if not list(module.parameters()):  # only of the identity is the output like the input
+        choices.append(("out",))
+    for names in choices:
+        sizes: tuple[Any, ...] = tuple(getattr(module, name, None) for name in names)
+        if all(isinstance(size, int) for size in sizes):
+            return sizes
     return None
 
 
@@ -187,9 +178,6 @@ def _traced(
 def _converted(
     program: torch.export.ExportedProgram, arguments: tuple[Tensor, ...], names: dict[str, str], model: nn.Module
 ) -> Any:
-    size = sum(tensor.numel() * tensor.element_size() for tensor in program.state_dict.values())
-    if size > ONNX_BYTES:
-        raise ValueError(checks.message("model of an ONNX file", f"of at most {ONNX_BYTES} bytes", size, "Use .pt2."))
     output = "points" if len(names) == 1 else "divergence"
     # Of a program this only names the axes, each of which has one name.
     axes = tuple({} if rows in list(names.values())[:i] else {0: rows} for i, rows in enumerate(names.values()))
@@ -197,7 +185,7 @@ def _converted(
         if any(node.target is torch.ops.aten.cummax.default for node in program.graph.nodes):
             # ONNX has no running maximum.
             program = program.run_decompositions({torch.ops.aten.cummax.default: _running_maximum})
-        converted = torch.onnx.export(
+        return torch.onnx.export(
             program,
             arguments,
             input_names=list(names),
@@ -208,7 +196,6 @@ def _converted(
         )
     except Exception as error:  # The converter raises many kinds, all of which mean that it lacks an operation.
         raise ValueError(_failed(model, "ONNX", error)) from error
-    return converted
 
 
 def _failed(model: nn.Module, target: str, error: Exception) -> str:

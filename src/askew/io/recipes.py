@@ -102,15 +102,6 @@ def _snapshot(value: object) -> object:
     return value
 
 
-def argument_of(module: Rebuildable, name: str) -> object:
-    """Return the present value of a constructor argument."""
-    record = module._record
-    if name in record.values:
-        return record.values[name]
-    held = _held(module, name)
-    return tuple(held) if isinstance(held, nn.ModuleList) else held
-
-
 # ---------------------------------------------------------------------- describe
 
 # Layers of torch.nn that are common in encoders, and the attributes that are the arguments of their constructors.
@@ -202,9 +193,15 @@ def _special(value: object) -> dict[str, object] | None:
 
 
 def _arguments(module: Rebuildable) -> dict[str, object]:
+    """Return the present values of the constructor arguments."""
     kept = {id(tensor) for tensor in (*module._parameters.values(), *module._buffers.values())}
-    arguments = {name: argument_of(module, name) for name in module._record.names}
-    return {n: _Kept(v) if isinstance(v, Tensor) and id(v) in kept else v for n, v in arguments.items()}
+    arguments: dict[str, object] = {}
+    for name in module._record.names:
+        value = module._record.values[name] if name in module._record.values else _held(module, name)
+        if isinstance(value, nn.ModuleList):
+            value = tuple(value)
+        arguments[name] = _Kept(value) if isinstance(value, Tensor) and id(value) in kept else value
+    return arguments
 
 
 # ---------------------------------------------------------------------- build
@@ -269,20 +266,10 @@ def _check_fit(module: nn.Module, tensors: Mapping[str, Tensor], what: str) -> N
     wanted = {name: tuple(tensor.shape) for name, tensor in module.state_dict().items()}
     found = {name: tuple(tensor.shape) for name, tensor in tensors.items()}
     if wanted != found:
-        names = [name for name in (*wanted, *found) if wanted.get(name) != found.get(name)]
-        shown = names[0]
-        must = (
-            f"those of {type(module).__name__}, with {shown} of shape {wanted[shown]}"
-            if shown in wanted
-            else f"those of {type(module).__name__}"
-        )
-        got = f"{shown} of shape {found[shown]}" if shown in found else f"no {shown}"
-        raise ValueError(checks.message(what, must, got))
-    outside = [t for n, t in (*module.named_parameters(), *module.named_buffers()) if n not in wanted]
-    if sum(tensor.numel() for tensor in outside) > 1 << 20:
-        raise ValueError(
-            checks.message(f"the buffers of {type(module).__name__}", "in the file", "large ones that are not")
-        )
+        name = next(name for name in (*wanted, *found) if wanted.get(name) != found.get(name))
+        shape = f"with {name} of shape {wanted[name]}" if name in wanted else f"without {name}"
+        got = f"{name} of shape {found[name]}" if name in found else f"no {name}"
+        raise ValueError(checks.message(what, f"those of {type(module).__name__}, {shape}", got))
 
 
 def _fill(module: nn.Module, tensors: Mapping[str, Tensor]) -> nn.Module:
@@ -290,12 +277,9 @@ def _fill(module: nn.Module, tensors: Mapping[str, Tensor]) -> nn.Module:
     floating = {tensor.dtype for tensor in tensors.values() if tensor.is_floating_point()}
     if len(floating) == 1:
         module.to(floating.pop())
-    for name, parameter in module.named_parameters():
-        parameter.data = parameter.data.to(tensors[name].dtype)
-    for name, buffer in module.named_buffers():
-        if name in tensors and buffer.dtype != tensors[name].dtype:
-            owner, _, last = name.rpartition(".")
-            module.get_submodule(owner)._buffers[last] = buffer.to(tensors[name].dtype)
+    for name, tensor in (*module.named_parameters(), *module.named_buffers()):
+        if name in tensors:
+            tensor.data = tensor.data.to(tensors[name].dtype)
     module.load_state_dict(dict(tensors))
     return module
 
@@ -309,17 +293,15 @@ class _Maker:
     def checked(self, description: object) -> nn.Module:
         try:
             made = unflatten({}, description, self.special)
-        except _RefusedError as error:
-            raise ValueError(str(error)) from None
+            if isinstance(made, nn.Module):
+                return made
+            raise TypeError(f"a {type(made).__name__} is no module")
+        except _MissingError:
+            raise
         except Exception as error:  # Constructors refuse wrong arguments in many ways; all mean the same here.
             got = f"one that cannot be built ({type(error).__name__}: {str(error)[:200]})"
-            raise ValueError(
-                checks.message("the description of a module", "of a form that askew writes", got)
-            ) from error
-        if not isinstance(made, nn.Module):
-            got = type(made).__name__
-            raise ValueError(checks.message("the description of a module", "of a form that askew writes", got))
-        return made
+            what, must = "the description of a module", "of a form that askew writes"
+            raise ValueError(checks.message(what, must, got)) from error
 
     def special(self, value: Any) -> object:
         if "domain" in value:
@@ -333,39 +315,28 @@ class _Maker:
         name, source = value["class"], value["source"]
         if source == "torch" and name == "Sequential":
             return nn.Sequential(OrderedDict(value["layers"]))
+        # The bare name of a class of the user: it may have moved to another module since.
         bare = name.rpartition(".")[2]
         if source == "unknown":
             given = self.encoder if self.encoder is not None else self.parts.get(bare)
             if given is None:
-                raise _RefusedError(_missing(name, source))
+                hint = f"Pass one: askew.load(folder, encoder={bare}(...))."
+                must = f"a module of the class {name!r}, which is not of askew"
+                raise _MissingError(checks.message("encoder", must, "none", hint))
             return given
-        known = None
-        if source == "library":
-            known = resolve(name)
-        elif source == "torch":
-            known = LAYERS[name][0] if name in LAYERS else None
-        elif source == "user":
-            # The bare name: the class may have moved to another module since.
-            known = self.classes.get(bare)
-        if known is None:
-            raise _RefusedError(_missing(name, source))
-        return known(**value["arguments"])
+        if source == "user" and bare not in self.classes:
+            hint = f"Pass it: askew.load(folder, classes=[{bare}])."
+            must = f"given, as the model has the class {name!r}, which is not of askew"
+            raise _MissingError(checks.message("classes", must, "none of that name", hint))
+        sources = {"user": self.classes.get(bare), "torch": LAYERS.get(name, (None,))[0], "library": resolve(name)}
+        if sources[source] is None:
+            must = "one of askew or torch.nn that this version can build"
+            raise _MissingError(checks.message("the class of a module", must, repr(name)))
+        return sources[source](**value["arguments"])
 
 
 _DTYPES = {"float32": torch.float32, "float64": torch.float64, "bfloat16": torch.bfloat16}
 
 
-class _RefusedError(Exception):
-    """An error whose message needs no further explanation."""
-
-
-def _missing(name: str, source: object) -> str:
-    if source == "user":
-        hint = f"Pass it: askew.load(folder, classes=[{name.rpartition('.')[2]}])."
-        return checks.message(
-            "classes", f"given, as the model has the class {name!r}, which is not of askew", "none of that name", hint
-        )
-    if source == "unknown":
-        hint = f"Pass one: askew.load(folder, encoder={name.rpartition('.')[2]}(...))."
-        return checks.message("encoder", f"a module of the class {name!r}, which is not of askew", "none", hint)
-    return checks.message("the class of a module", "one of askew or torch.nn that this version can build", repr(name))
+class _MissingError(ValueError):
+    """A class that is not there; its message needs no further explanation."""

@@ -81,7 +81,9 @@ class Rows:
             got = " and ".join("vectors" if width is None else f"{width} columns" for width in sorted(widths, key=str))
             raise ValueError(checks.message("the files given to Rows", "of the same columns", got))
         self._ends = np.cumsum([part.rows for part in self._parts])
-        self.dtype = _common([each for part in self._parts for each in part.dtypes]) if dtype is None else np.dtype(dtype)
+        self.dtype = (
+            _common([each for part in self._parts for each in part.dtypes]) if dtype is None else np.dtype(dtype)
+        )
         count, width = int(self._ends[-1]), self._parts[0].width
         if count == 0:
             raise ValueError(checks.message("the files given to Rows", "with at least one row", "none"))
@@ -238,7 +240,7 @@ class _Array:
 class _Parquet:
     """Columns of a Parquet file; those of the first of several files are ``follows``."""
 
-    def __init__(self, path: Path, columns: object, shown: str, follows: list[str] | None) -> None:
+    def __init__(self, path: Path, columns: Any, shown: str, follows: list[str] | None) -> None:
         self.arrow = checks.optional_import("pyarrow", "parquet", "Rows of Parquet files")
         from pyarrow import parquet
 

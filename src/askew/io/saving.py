@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import contextlib
 import os
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 from torch import Tensor, nn
 
 from askew import checks
@@ -116,7 +114,7 @@ def load(folder: str | os.PathLike[str], encoder: nn.Module | None = None, class
     --------
     >>> load("nowhere")
     Traceback (most recent call last):
-    FileNotFoundError: folder must be one that askew.save wrote, with a model.json. Got 'nowhere' instead.
+    FileNotFoundError: folder must be one that askew.save wrote, with its model.json. Got 'nowhere' instead.
     """
     return load_with_notes(folder, encoder, classes)[0]
 
@@ -218,23 +216,13 @@ class _Packer:
             return {"module": self.place(value)}
         if isinstance(value, resolve("History", HISTORY)):
             return {"history": asdict(value)}
-        if isinstance(value, (np.random.RandomState, np.random.Generator)):
-            hint = "Call set_params(random_state=0) first; what was fitted does not depend on it any more."
-            raise TypeError(
-                checks.message(
-                    "random_state of a model that is saved", "an integer or None", type(value).__name__, hint
-                )
-            )
         if _is_estimator(value):
             estimator: Any = value
             fitted = {name: getattr(value, name) for name in estimator.saved_attributes if hasattr(value, name)}
             # Labels of dask's data may be as large as the data, and predict gives them: they are not computed here.
             fitted = {name: one for name, one in fitted.items() if not checks.is_lazy(one)}
-            return {
-                "estimator": type(value).__name__,
-                "parameters": estimator.get_params(deep=False),
-                "fitted": fitted,
-            }
+            parameters = estimator.get_params(deep=False)
+            return {"estimator": type(value).__name__, "parameters": parameters, "fitted": fitted}
         return None
 
     def place(self, module: nn.Module) -> int:
@@ -246,9 +234,8 @@ class _Packer:
             self.tensors.update({f"modules.{number}.{name}": tensor for name, tensor in module.state_dict().items()})
             switched = [name for name, part in module.named_modules() if part.training != module.training]
             frozen = [name for name, parameter in module.named_parameters() if not parameter.requires_grad]
-            self.descriptions.append(
-                {"recipe": recipe, "training": module.training, "switched": switched, "frozen": frozen}
-            )
+            modes = {"training": module.training, "switched": switched, "frozen": frozen}
+            self.descriptions.append({"recipe": recipe, **modes})
         return self.places[id(module)]
 
 
@@ -285,22 +272,14 @@ def _module(
     entry: object, state: dict[str, Tensor], encoder: nn.Module | None, classes: Sequence[type[nn.Module]], shown: str
 ) -> nn.Module:
     """Return a module with its numbers, frozen and switched as it was."""
-    if not isinstance(entry, dict):
-        raise ValueError(damaged(shown, "a module has no description"))
-    module = build(entry.get("recipe"), state, encoder, classes)
-    training, switched, frozen = entry.get("training"), entry.get("switched"), entry.get("frozen")
-    parts = dict(module.named_modules())
-    if not (
-        isinstance(training, bool)
-        and isinstance(switched, list)
-        and isinstance(frozen, list)
-        and all(isinstance(name, str) for name in (*switched, *frozen))
-        and parts.keys() >= set(switched)
-    ):
-        raise ValueError(damaged(shown, "the description of a module is incomplete"))
+    match entry:
+        case {"recipe": recipe, "training": bool(training), "switched": list(switched), "frozen": list(frozen)}:
+            module = build(recipe, state, encoder, classes)
+        case _:
+            raise ValueError(damaged(shown, "the description of a module is incomplete"))
     module.train(training)
-    for name in switched:
-        parts[name].training = not training
+    for name, part in module.named_modules():
+        part.training = training != (name in switched)
     for name, parameter in module.named_parameters():
         if parameter.is_floating_point():
             parameter.requires_grad_(name not in frozen)
@@ -315,30 +294,25 @@ class _Unpacker:
 
     def special(self, value: Any) -> object:
         """Return the module, the estimator or the history that a description stands for."""
-        keys = set(value) if isinstance(value, dict) else set()
-        if keys == {"module"} and type(value["module"]) is int and 0 <= value["module"] < len(self.modules):
-            return self.modules[value["module"]]
-        if keys == {"history"} and isinstance(value["history"], dict):
-            with contextlib.suppress(TypeError):
-                return resolve("History", HISTORY)(**value["history"])
-        if keys == {"estimator", "parameters", "fitted"}:
-            return self.estimator(value["estimator"], value["parameters"], value["fitted"])
+        try:
+            match value:
+                case {"module": int(number)} if 0 <= number < len(self.modules):
+                    return self.modules[number]
+                case {"history": dict(fields)}:
+                    return resolve("History", HISTORY)(**fields)
+                case {"estimator": name, "parameters": dict(parameters), "fitted": dict(fitted)}:
+                    return self.estimator(name, parameters, fitted)
+        except TypeError as error:
+            raise ValueError(damaged(self.shown, f"a part of it cannot be made: {error}")) from None
         raise ValueError(damaged(self.shown, "a part of it is unknown"))
 
-    def estimator(self, name: object, parameters: object, fitted: object) -> object:
+    def estimator(self, name: object, parameters: dict[str, Any], fitted: dict[str, Any]) -> object:
         given = {cls.__name__: cls for cls in self.classes}
         known = checks.check_name(name, {**given, **ESTIMATORS}, f"the class of the estimator in {self.shown}")
         cls: Any = resolve(known, ESTIMATORS) or given[known]
-        if (
-            not isinstance(parameters, dict)
-            or not isinstance(fitted, dict)
-            or not set(fitted) <= set(cls.saved_attributes)
-        ):
+        if not set(fitted) <= set(cls.saved_attributes):
             raise ValueError(damaged(self.shown, "its estimator has other attributes than this askew knows"))
-        try:
-            result = cls(**parameters)
-        except TypeError as error:
-            raise ValueError(damaged(self.shown, f"its estimator cannot be made: {error}")) from None
+        result = cls(**parameters)
         for attribute, value in fitted.items():
             setattr(result, attribute, value)
         return result
