@@ -221,7 +221,7 @@ def test_one_long_cell_does_not_make_all_long(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("text", "words"), [("[1e999]", "1e999 is not JSON"), ("[" * 500 + "]" * 500, "levels"), ("[" * 90000, "JSON")]
+    ("text", "words"), [("[1e999]", "1e999 is not JSON"), ("[" * 300 + "]" * 300, "levels"), ("[" * 90000, "JSON")]
 )
 def test_json_that_nothing_else_can_hold(text: str, words: str) -> None:
     with pytest.raises(ValueError, match=words):
@@ -272,22 +272,18 @@ def spoiled(tree: Any) -> dict[str, torch.Tensor]:
         (lambda tree: tree.pop("counters"), "parts of it are missing"),
         (lambda tree: tree["counters"].pop("step"), "other names"),
         (lambda tree: tree["counters"].update(step="x"), "its step is 'x'"),
-        (lambda tree: tree["counters"].update(order_seed=-1), "its order_seed is '-1'"),
+        (lambda tree: tree["counters"].update(step=-1), "its step is '-1'"),
         (lambda tree: tree["counters"].update(rows=[1]), "its rows are not rows of numbers"),
-        (lambda tree: tree.update(best={}), "best weights are of another model"),
-        (lambda tree: tree["random"].pop("cpu"), "not the state of a generator"),
-        (lambda tree: tree.update(others=3), "its others are not a list"),
-        (lambda tree: tree.update(others=[torch.zeros(3)]), "not the state of a generator"),
-        (
-            lambda tree: tree.update(others=[{"random": tree["random"], "epoch_random": {}}]),
-            "not the state of a generator",
-        ),
+        (lambda tree: tree.update(best={}), "of the same model and optimiser"),
+        (lambda tree: tree["random"].pop("cpu"), "of the same model and optimiser"),
+        (lambda tree: tree["epoch_random"].update(cpu=torch.zeros(3)), "of the same model and optimiser"),
+        (lambda tree: tree.update(others=3), "of the same model and optimiser"),
         (lambda tree: tree["optimizer"].pop("state"), "of the same model and optimiser"),
         (lambda tree: tree["optimizer"]["state"][0].update(exp_avg=torch.zeros(9)), "exp_avg has another shape"),
         (lambda tree: tree["optimizer"]["param_groups"][0].update(betas="x"), "its betas is of another kind"),
         (lambda tree: tree["model"].clear(), "of the same model and optimiser"),
-        (lambda tree: tree["model"].update(spoiled(tree)), "one with finite weights. Got NaN or infinite ones"),
-        (lambda tree: tree.update(best=spoiled(tree)), "one with finite weights. Got NaN or infinite ones"),
+        (lambda tree: tree["model"].update(spoiled(tree)), "its weights are NaN or infinite"),
+        (lambda tree: tree.update(best=spoiled(tree)), "its weights are NaN or infinite"),
     ],
 )
 def test_forged_checkpoints_are_refused(tmp_path: Path, forgery: Any, words: str) -> None:

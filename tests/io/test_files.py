@@ -226,7 +226,7 @@ def test_headers_are_checked(tmp_path: Path, header: str, message: str) -> None:
 def test_what_cannot_be_written_is_refused(tmp_path: Path) -> None:
     (tmp_path / "a").write_text("old")
     for bad in (torch.ones(2, device="meta"), torch.ones(2).to_sparse()):
-        with pytest.raises(TypeError, match="tensor 'x' of a file must be a (dense tensor|tensor that holds numbers)"):
+        with pytest.raises(TypeError, match=r"tensor 'x' of a file must be a (dense tensor|tensor that holds numbers)"):
             io.save_tensors(tmp_path / "a", {"x": bad}, {"kind": "test"})
     with pytest.raises(ValueError, match="not JSON compliant"):
         io.save_tensors(tmp_path / "a", {}, {"kind": "test", "loss": math.nan})

@@ -27,17 +27,9 @@ ALIKE = (
     "function/encoder",
     "learned/encoder",
     "labels/odd-kinds",
-    # A process without rows, from the beginning or after its loader has run out.
-    "labels/tiny",
-    "labels/empty",
-    "labels/uneven",
+    "labels/several",
     "labels/stream",
-    "labels-list/uneven",
-    "pairs/tiny",
-    "pairs/uneven",
-    "triplets/tiny",
-    "function/tiny",
-    "function/uneven",
+    "function/several",
 )
 # Errors of two processes, and whether one alone has them as well.
 WRONG = {
@@ -52,7 +44,27 @@ WRONG = {
     ),
     "labels/other-data": (
         "ValueError: data of fit must be the same in all processes. Got other data in process 1 instead. "
-        "Give each the whole arrays, of which it takes its rows, or a loader of its own.",
+        "Give each the whole arrays, of which it takes its rows, or a loader with as many batches.",
+        False,
+    ),
+    "labels/uneven": (
+        "ValueError: data of fit must be the same in all processes. Got other data in process 1 instead. "
+        "Give each the whole arrays, of which it takes its rows, or a loader with as many batches.",
+        False,
+    ),
+    "labels/uneven-stream": (
+        "ValueError: the batches of the loaders given to fit must be equally many. Got none left in process 1 and one "
+        "more in process 0 instead. A DistributedSampler gives all of them as many.",
+        False,
+    ),
+    "pairs/tiny": (
+        "ValueError: a batch given to fit must be of rows for each of 2 processes. Got 1 and 0 rows instead. "
+        "Use larger batches.",
+        False,
+    ),
+    "labels/empty": (
+        "ValueError: a batch given to fit must be of rows for each of 2 processes. Got 67 and 0 rows instead. "
+        "Use larger batches.",
         False,
     ),
     "pairs/other-size": (

@@ -796,16 +796,6 @@ def test_progress_bar_when_asked_for(capsys: pytest.CaptureFixture[str]) -> None
     assert "5/5" in capsys.readouterr().err
 
 
-def test_tensorboard_gets_each_row(tmp_path: Path) -> None:
-    pytest.importorskip("tensorboard")
-    from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
-
-    history = fit(model(), pairs(), Regression(), epochs=3, seed=0, tensorboard=tmp_path)
-    events = EventAccumulator(str(tmp_path)).Reload()
-    assert [event.value for event in events.Scalars("loss")] == pytest.approx(history["loss"])
-    assert [event.step for event in events.Scalars("loss")] == history["step"]
-
-
 def test_history_is_a_table() -> None:
     history = fit(model(), pairs(), Regression(), epochs=30, seed=0)
     lines = str(history).splitlines()

@@ -24,7 +24,7 @@ from askew._version import __version__
 # Raised whenever files of an older askew can no longer be read as they are.
 FORMAT = 1
 # Levels that a description may have; a wrapper around a model takes about five.
-DEEPEST = 400
+DEEPEST = 200
 HEADER = "askew"
 
 

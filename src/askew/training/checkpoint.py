@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import itertools
 import re
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-import torch
 from torch import Tensor
 from torch.optim import Optimizer
 
@@ -38,26 +36,11 @@ def write_checkpoint(path: Path, tree: Mapping[str, object]) -> None:
         io.save_tensors(path, tensors, {"kind": "checkpoint", "tree": rest})
 
 
-def read_checkpoint(path: Path, settings: Mapping[str, object], weights: Mapping[str, Tensor]) -> dict[str, Any]:
-    """Return the state of a run if the file is whole and of a run with these settings.
-
-    Parameters
-    ----------
-    path
-        The file.
-    settings
-        Those of the run that is to be resumed.
-    weights
-        Those of its model; the best ones in the file must have their shapes.
-
-    Raises
-    ------
-    ValueError
-        If something is missing, of another kind, or of a run with other settings.
-    """
+def read_checkpoint(path: Path, settings: Mapping[str, object]) -> dict[str, Any]:
+    """Return the state of a run if the file is whole and of a run with these settings; otherwise raise ValueError."""
     tensors, description = io.load_tensors(path, "checkpoint")
     tree: dict[str, Any] = io.unflatten(tensors, description.get("tree"))
-    problem = _problem(tree, weights)
+    problem = _problem(tree)
     if problem:
         raise ValueError(io.damaged(repr(str(path)), problem))
     for name, value in settings.items():
@@ -69,11 +52,11 @@ def read_checkpoint(path: Path, settings: Mapping[str, object], weights: Mapping
     return tree
 
 
-def _problem(tree: Any, weights: Mapping[str, Tensor]) -> str | None:
+def _problem(tree: Any) -> str | None:
     """Return what makes a tree no state of a run, if anything."""
     if not isinstance(tree, dict) or not all(isinstance(tree.get(name), dict) for name in PARTS) or "best" not in tree:
         return "parts of it are missing"
-    counters, best = tree["counters"], tree["best"]
+    counters = tree["counters"]
     if counters.keys() != COUNTERS.keys():
         return "its numbers have other names"
     for name, kinds in COUNTERS.items():
@@ -84,18 +67,6 @@ def _problem(tree: Any, weights: Mapping[str, Tensor]) -> str | None:
     numbers = (int, float)
     if not all(isinstance(row, dict) and all(type(v) in numbers for v in row.values()) for row in counters["rows"]):
         return "its rows are not rows of numbers"
-    if best is not None and not (isinstance(best, dict) and _shapes(best) == _shapes(weights)):
-        return "its best weights are of another model"
-    # The random states of the other processes; files of a single one, or of an older version, have none.
-    others = tree.setdefault("others", [])
-    if not isinstance(others, list):
-        return "its others are not a list"
-    for state, name in itertools.product([tree, *others], ("epoch_random", "random")):
-        try:
-            for kind in {"cpu", *state[name]} & {"cpu", "loader"}:
-                torch.Generator().set_state(state[name][kind])
-        except (KeyError, IndexError, TypeError, RuntimeError):
-            return f"its {name} is not the state of a generator"
     return None
 
 
@@ -113,10 +84,6 @@ def load_optimizer(optimizer: Optimizer, state: dict[str, Any]) -> None:
         for name, value in entries.items():
             if isinstance(value, Tensor) and value.shape not in ((), parameter.shape):
                 raise ValueError(f"its {name} has another shape")
-
-
-def _shapes(tensors: Mapping[str, Any]) -> dict[str, object]:
-    return {name: tuple(t.shape) if isinstance(t, Tensor) else None for name, t in tensors.items()}
 
 
 def _kind(value: Any) -> object:

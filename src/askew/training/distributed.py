@@ -19,8 +19,6 @@ from askew.losses import AllTriplets, LabelLoss, Loss, PairLoss, TripletLoss
 from askew.losses.base import embed
 from askew.training.runtime import Batch, Objective, OneProcess, one_number
 
-# Numbers in one message: what is sent is copied.
-MESSAGE_NUMBERS = 1 << 23
 # Seconds that threads of the process group get when Python ends.
 SECONDS_TO_END = 0.1
 
@@ -36,10 +34,6 @@ class ProcessGroup(OneProcess):
     process encodes its rows and computes their values. The loss is that of the whole batch and the same in all
     processes: values are gathered or, where each term of the loss belongs to one anchor, sums are added. So triplets
     are formed over the whole batch, and loss and gradient are those of one process with that batch, up to rounding.
-
-    A process may have no rows: if a batch has fewer rows than there are processes, or if its loader has run out before
-    the others. It then computes with rows borrowed from another process, which gives it the same graph and the same
-    messages, and its results count nothing.
 
     Parameters
     ----------
@@ -58,23 +52,25 @@ class ProcessGroup(OneProcess):
 
     # ------------------------------------------------------------------ agreement
 
-    def broadcast(self, number: float) -> float:
+    def _numbers(self, number: float) -> list[float]:
+        """Return the numbers of all processes."""
         message = torch.tensor([number], dtype=torch.float64, device=self.message_device)
+        received = [torch.empty_like(message) for _ in range(self.size)]
         with reported():
-            distributed.broadcast(message, 0)
-        return float(message)
+            distributed.all_gather(received, message)
+        return [float(other) for other in received]
+
+    def broadcast(self, number: float) -> float:
+        return self._numbers(number)[0]
+
+    def any(self, flag: bool) -> bool:
+        return any(self._numbers(flag))
 
     def all_gather(self, own: Own) -> list[Own]:
         values = [own] * self.size
         with reported():
             distributed.all_gather_object(values, own)
         return values
-
-    def any(self, flag: bool) -> bool:
-        message = torch.tensor([int(flag)], device=self.message_device)
-        with reported():
-            distributed.all_reduce(message, distributed.ReduceOp.MAX)
-        return bool(message)
 
     def check_same(
         self, settings: Mapping[str, object], hint: str = "", modules: Mapping[str, object] | None = None
@@ -90,16 +86,15 @@ class ProcessGroup(OneProcess):
         data = [name for name in ("data", "validation") if name in settings]
         names = dict.fromkeys(name for one in given for name in one)  # one may have names that others have not
         for name in [*data, *names]:  # data first: other settings may differ because of it
-            first = given[0].get(name)
-            for rank, other in enumerate(given):
-                if other.get(name) == first:
-                    continue
-                what, must = f"{name} of fit", "the same in all processes"
-                if name in data:  # known by a digest only
-                    hint = "Give each the whole arrays, of which it takes its rows, or a loader of its own."
-                    raise ValueError(checks.message(what, must, f"other data in process {rank}", hint))
-                got = f"{first!r} and, in process {rank}, {other.get(name)!r}"
-                raise ValueError(checks.message(what, must, got, hint))
+            values = [one.get(name) for one in given]
+            rank = next((rank for rank, value in enumerate(values) if value != values[0]), 0)
+            if rank == 0:
+                continue
+            got = f"{values[0]!r} and, in process {rank}, {values[rank]!r}"
+            if name in data:  # known by a digest only
+                got = f"other data in process {rank}"
+                hint = "Give each the whole arrays, of which it takes its rows, or a loader with as many batches."
+            raise ValueError(checks.message(f"{name} of fit", "the same in all processes", got, hint))
 
     @torch.no_grad()
     def broadcast_weights(self, modules: Iterable[nn.Module]) -> None:
@@ -113,25 +108,24 @@ class ProcessGroup(OneProcess):
 
     # ------------------------------------------------------------------ one batch
 
-    def in_step(self, batches: Iterator[Batch]) -> Iterator[Batch | None]:
+    def in_step(self, batches: Iterator[Batch]) -> Iterator[Batch]:
         while True:
             batch = next(batches, None)
-            if not self.any(batch is not None):
+            ended = [not there for there in self._numbers(batch is not None)]
+            if any(ended) and not all(ended):
+                got = f"none left in process {ended.index(True)} and one more in process {ended.index(False)}"
+                hint = "A DistributedSampler gives all of them as many."
+                raise ValueError(checks.message("the batches of the loaders given to fit", "equally many", got, hint))
+            if batch is None:
                 return
             yield batch
 
-    def _sizes(self, rows: int) -> list[int]:
-        """Return how many rows each process has."""
-        message = torch.tensor([rows], device=self.message_device)
-        sizes = [torch.zeros_like(message) for _ in range(self.size)]
-        with reported():
-            distributed.all_gather(sizes, message)
-        return [int(size) for size in sizes]
-
-    def loss(self, loss: Objective, model: Divergence, batch: Batch | None, same_batch: bool) -> Tensor:
-        if batch is not None and same_batch:
-            batch = tuple(part.tensor_split(self.size)[self.rank] for part in batch)
-        rows, sizes = self._rows_to_compute(batch)
+    def loss(self, loss: Objective, model: Divergence, batch: Batch, same_batch: bool) -> Tensor:
+        rows = tuple(part.tensor_split(self.size)[self.rank] for part in batch) if same_batch else batch
+        sizes = [int(size) for size in self._numbers(rows[0].shape[0])]
+        if not all(sizes):
+            must, got = f"of rows for each of {self.size} processes", f"{' and '.join(map(str, sizes))} rows"
+            raise ValueError(checks.message("a batch given to fit", must, got, "Use larger batches."))
         if not isinstance(loss, Loss):  # nothing is known about a function: it is taken for a mean over rows
             return add_over_processes(one_number(loss(model, *rows)) * (sizes[self.rank] / sum(sizes)))
         lengths = [part.shape[0] if part.ndim else 0 for part in rows]
@@ -151,25 +145,6 @@ class ProcessGroup(OneProcess):
         hint = "Override forward, which gets the values of all, or give fit a function that is a mean over rows."
         raise TypeError(checks.message(what, must, "another one", hint))
 
-    def _rows_to_compute(self, own: Batch | None) -> tuple[Batch, list[int]]:
-        """Return rows to compute with, and how many each process has.
-
-        A process without rows gets those of the first process that has some: without rows, encoders may fail,
-        divergences have no graph and means are NaN.
-        """
-        sizes = self._sizes(own[0].shape[0] if own else 0)
-        if own and all(sizes):
-            return own, sizes
-        if not any(sizes):
-            raise ValueError(checks.message("a batch given to fit", "of at least one row", "none"))
-        donor = next(rank for rank, size in enumerate(sizes) if size)
-        message: list[Any] = [tuple(part.cpu() for part in own) if own and self.rank == donor else None]
-        with reported():
-            distributed.broadcast_object_list(message, donor)
-        if own and sizes[self.rank]:
-            return own, sizes
-        return tuple(part.to(self.device) for part in message[0]), sizes
-
     def _of_labels(self, loss: LabelLoss, model: Divergence, rows: Batch, sizes: list[int]) -> Tensor:
         # A subclass with its own pairwise is asked for the whole matrix.
         points, divergence = embed(model, rows[0]) if type(model).pairwise is Embedded.pairwise else (rows[0], model)
@@ -179,13 +154,12 @@ class ProcessGroup(OneProcess):
             # Own points come first, the others behind them.
             before = sum(sizes[: self.rank])
             matrix = divergence.pairwise(points, everyone.roll(-before, 0))
-            return loss.of_rows(_first(matrix, sizes[self.rank]), labels.roll(-before, 0), add_over_processes)
+            return loss.of_rows(matrix, labels.roll(-before, 0), add_over_processes)
         result: Tensor = loss(self._gather(divergence.pairwise(points, everyone), sizes), labels)
         return result
 
     def _gather(self, values: Tensor, sizes: list[int], shared: bool = False) -> Tensor:
         """Return the values of all processes, each computed from its own rows; see :class:`_AllGather`."""
-        values = _first(values, sizes[self.rank])
         # Backends send few integer dtypes.
         message = values if values.is_floating_point() or values.is_complex() else values.long()
         result: Tensor = _AllGather.apply(message, sizes, self.rank, shared)  # type: ignore[no-untyped-call]
@@ -210,11 +184,6 @@ class ProcessGroup(OneProcess):
 def _is_divided(loss: object) -> TypeGuard[AllTriplets]:
     """Whether each process computes the terms of its own anchors only."""
     return isinstance(loss, AllTriplets) and loss.divisible
-
-
-def _first(values: Tensor, rows: int) -> Tensor:
-    """Return the first rows; a slice of all of them would be copied in the backward pass."""
-    return values if values.shape[0] == rows else values[:rows]
 
 
 # ---------------------------------------------------------------------- messages
@@ -305,19 +274,13 @@ def add_over_processes(term: Tensor) -> Tensor:
 
 
 def _add_in_place(tensors: list[Tensor]) -> None:
-    """Replace each tensor by its sum over processes, many in one message: it costs milliseconds, however short."""
+    """Replace each tensor by its sum over processes, all in one message: it costs milliseconds, however short."""
     alike: dict[tuple[torch.dtype, torch.device], list[Tensor]] = {}
     for tensor in tensors:
         alike.setdefault((tensor.dtype, tensor.device), []).append(tensor)
-    for waiting in alike.values():
-        while waiting:
-            parts = [waiting.pop()]
-            size = parts[0].numel()
-            while waiting and size + waiting[-1].numel() <= MESSAGE_NUMBERS:
-                parts.append(waiting.pop())
-                size += parts[-1].numel()
-            message = torch.cat([tensor.reshape(-1) for tensor in parts])
-            with reported():
-                distributed.all_reduce(message)
-            for tensor, total in zip(parts, message.split([tensor.numel() for tensor in parts]), strict=True):
-                tensor.copy_(total.view_as(tensor))
+    for parts in alike.values():
+        message = nn.utils.parameters_to_vector(parts)
+        with reported():
+            distributed.all_reduce(message)
+        for tensor, total in zip(parts, message.split([tensor.numel() for tensor in parts]), strict=True):
+            tensor.copy_(total.view_as(tensor))

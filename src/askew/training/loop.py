@@ -16,10 +16,10 @@ from askew import checks, io
 from askew._progress import progress_bar
 from askew.divergences import Divergence
 from askew.losses import LabelLoss, Loss
-from askew.training.batches import Batches, LoaderBatches, make_batches
+from askew.training.batches import Batches, make_batches
 from askew.training.history import History
 from askew.training.run import Callback, MakeOptimizer, Run, Settings
-from askew.training.runtime import Objective, OneProcess, best_device, interruption, seeded, tensorboard_writer
+from askew.training.runtime import Objective, OneProcess, best_device, interruption, seeded
 from askew.training.schedules import Schedule, make_schedule
 
 
@@ -47,7 +47,6 @@ def fit(
     device: str | torch.device | None = None,
     autocast: bool = False,
     progress: bool | None = None,
-    tensorboard: str | os.PathLike[str] | None = None,
 ) -> History:
     """Train a divergence, and the encoder in front of it if it has one, in place.
 
@@ -94,9 +93,9 @@ def fit(
     callback
         A function ``callback(model, history)``, called after each epoch and its validation; the run stops if it returns
         True. The model is in evaluation mode, gradients are off, and the random state is restored afterwards. Numbers
-        that it adds to the row of the epoch, ``history.rows[-1]``, become part of the history, of TensorBoard and of
-        the checkpoint. In a resumed run the history has all rows, and the callback is called for the epochs that end
-        after the checkpoint. Several processes all call it, and stop if it returns True in any of them.
+        that it adds to the row of the epoch, ``history.rows[-1]``, become part of the history and of the checkpoint. In
+        a resumed run the history has all rows, and the callback is called for the epochs that end after the checkpoint.
+        Several processes all call it, and stop if it returns True in any of them.
     checkpoint
         A file. The state of the run is written there every ``checkpoint_every`` steps and at the end; if the file
         exists, the run is resumed from it. A file of other settings or data is refused. Weights that are NaN or
@@ -112,8 +111,6 @@ def fit(
         Whether encoders compute in bfloat16.
     progress
         Whether to show a progress bar; by default if the standard error is a terminal.
-    tensorboard
-        A folder for TensorBoard.
 
     Returns
     -------
@@ -178,8 +175,6 @@ def fit(
     watched = validation
     if validation is not None and not callable(validation):
         watched = make_batches(validation, names, batch_size, place)
-    for batches in (source, watched):
-        _agree_on_length(batches, processes)
     # Only a checkpoint or another process can be of other data; nobody else needs a digest of it.
     compared = path is not None or processes.size > 1
     settings = Settings(
@@ -224,7 +219,6 @@ def fit(
         pressed = stack.enter_context(interruption())
         shown = progress if processes.is_main else False
         show = stack.enter_context(progress_bar(shown, settings.steps, "training", run.step, "loss"))
-        run.on_row = stack.enter_context(tensorboard_writer(tensorboard if processes.is_main else None))
         stack.callback(model.eval)
         for batch in run.batches():
             value = run.take_step(batch)
@@ -246,14 +240,6 @@ def _join_processes(device: torch.device) -> OneProcess:
 
         return ProcessGroup(device)
     return OneProcess()
-
-
-def _agree_on_length(batches: object, processes: OneProcess) -> None:
-    """Let an epoch of several processes have as many batches as the longest of their loaders."""
-    lengths = processes.all_gather(batches.per_epoch if isinstance(batches, Batches) else None)
-    if isinstance(batches, LoaderBatches):
-        known = [length for length in lengths if length is not None]
-        batches.per_epoch = max(known) if len(known) == len(lengths) else None
 
 
 def _name(function: object) -> str:

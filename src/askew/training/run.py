@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import copy
+import itertools
 import math
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -112,8 +113,6 @@ class Run:
         self.epoch_random = random_state(self.device, self.generator)
         self.resumed: dict[str, Tensor] | None = None
         self.started = time.monotonic()
-        # Called with each new row of the history.
-        self.on_row: Callable[[dict[str, float]], None] = lambda row: None
 
     def _adam(self, parameters: Sequence[nn.Parameter]) -> Optimizer:
         # One kernel for all parameters: these models have many small ones.
@@ -161,11 +160,8 @@ class Run:
         self.processes.broadcast_weights([self.model])  # with loaders, each process has seen other rows
         self.good = _copy(self.model)
 
-    def batches(self) -> Iterator[Batch | None]:
-        """Yield the batches that are left, epoch after epoch, until the run is finished.
-
-        None stands for no rows: the loader of another process has more batches than that of this one.
-        """
+    def batches(self) -> Iterator[Batch]:
+        """Yield the batches that are left, epoch after epoch, until the run is finished."""
         self.model.train()
         while not self.finished:
             counters = self.counters
@@ -185,7 +181,7 @@ class Run:
             if counters.epoch == epoch and not self.finished:  # a loader of unknown length
                 self._end_epoch()
 
-    def _in_step(self, source: Batches, batches: Iterator[Batch]) -> Iterator[Batch | None]:
+    def _in_step(self, source: Batches, batches: Iterator[Batch]) -> Iterator[Batch]:
         """Return the batches of an epoch; loaders of several processes are read in step, arrays are the same in all."""
         return self.processes.in_step(batches) if isinstance(source, LoaderBatches) else batches
 
@@ -195,7 +191,7 @@ class Run:
             set_random_state(self.resumed, self.device, self.generator)
             self.resumed = None
 
-    def take_step(self, batch: Batch | None) -> float:
+    def take_step(self, batch: Batch) -> float:
         """Take one step of the optimiser, end the epoch if it is over, and return the loss before the step."""
         counters, settings = self.counters, self.settings
         factor = self.schedule(counters.step, settings.steps)
@@ -220,9 +216,8 @@ class Run:
             self._end_epoch()
         return value
 
-    def _loss(self, batch: Batch | None, source: Batches) -> Tensor:
-        if batch is not None:
-            self._check_parts(batch)
+    def _loss(self, batch: Batch, source: Batches) -> Tensor:
+        self._check_parts(batch)
         with torch.autocast(self.device.type, dtype=torch.bfloat16, enabled=self.settings.autocast):
             return self.processes.loss(self.loss, self.model, batch, not isinstance(source, LoaderBatches))
 
@@ -300,7 +295,6 @@ class Run:
         counters.rows.append(row)
         if self.callback is not None:
             self._call_back(self.callback, row)
-        self.on_row(row)
 
     @contextlib.contextmanager
     def _evaluating(self) -> Iterator[None]:
@@ -319,7 +313,7 @@ class Run:
             return math.nan
         total = count = 0.0
         for batch in self._in_step(self.validation, self.validation.epoch(0, 0, 0, lambda: None)):
-            rows = 0 if batch is None else batch[0].shape[0]
+            rows = batch[0].shape[0]
             if isinstance(self.validation, LoaderBatches):
                 rows = sum(self.processes.all_gather(rows))
             total += float(self._loss(batch, self.validation)) * rows
@@ -376,29 +370,27 @@ class Run:
     def load(self, path: Path) -> None:
         """Resume the run that a file holds."""
         before = _copy(self.model)
-        tree = read_checkpoint(path, asdict(self.settings), before)
-        what, finite = f"the checkpoint {str(path)!r}", True
+        tree = read_checkpoint(path, asdict(self.settings))
         try:
             load_optimizer(self.optimizer, tree["optimizer"])
             if isinstance(self.loss, nn.Module):
                 self.loss.load_state_dict(tree["loss"])
+            states = [tree, *tree.get("others", [])]  # files of older versions have none
+            # Each process has its own, unless another number of processes wrote the file; then all take the first.
+            own = states[self.processes.rank if len(states) == self.processes.size else 0]
+            for name, state in itertools.product(("cpu", "loader"), (own["epoch_random"], own["random"])):
+                if name == "cpu" or name in state:
+                    torch.Generator().set_state(state[name])
             for weights in (tree["best"], tree["model"]):  # the last ones stay
                 if weights is not None:
                     self.model.load_state_dict(weights)
-                    finite = finite and self._finite()
+                    if not self._finite():
+                        raise ValueError("its weights are NaN or infinite")
         except Exception as error:  # torch raises many kinds; all mean that the state does not fit
             self.model.load_state_dict(before)
-            must = "of the same model and optimiser"
+            what, must = f"the checkpoint {str(path)!r}", "of the same model and optimiser"
             raise ValueError(checks.message(what, must, "another one", f"({error}) {HINT}")) from error
-        if not finite:
-            self.model.load_state_dict(before)
-            raise ValueError(checks.message(what, "one with finite weights", "NaN or infinite ones", HINT))
-        self.counters = Counters(**tree["counters"])
-        self.best = tree["best"]
-        self.good = _copy(self.model)
-        states = [tree, *tree["others"]]
-        # Each process has its own, unless another number of processes wrote the file; then all take the first.
-        own = states[self.processes.rank if len(states) == self.processes.size else 0]
+        self.counters, self.best, self.good = Counters(**tree["counters"]), tree["best"], _copy(self.model)
         self.epoch_random, self.resumed = own["epoch_random"], own["random"]
 
 
