@@ -34,7 +34,7 @@ def written(module: nn.Module) -> Any:
 
 def again(module: nn.Module, **given: Any) -> Any:
     description = written(module)
-    io.check_rebuildable(module, description)
+    io.recipes.check_rebuildable(module, description)
     tensors = {name: tensor.clone() for name, tensor in module.state_dict().items()}
     return io.build(description, tensors, **given)
 
@@ -175,7 +175,7 @@ def test_a_module_that_no_longer_is_what_it_was_made_as() -> None:
     module = NeuralBregman(3)
     module.potential = ICNN(3, widths=(7,))
     with pytest.raises(ValueError, match=r"the tensors of a NeuralBregman that is to be saved must be those of"):
-        io.check_rebuildable(module, io.describe(module))
+        io.recipes.check_rebuildable(module, io.describe(module))
 
 
 def test_tensors_that_are_arguments() -> None:

@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
-from askew.io import RowBatches, Rows
+from askew.io import Rows
 
 pandas = pytest.importorskip("pandas")
 pytest.importorskip("pyarrow")
@@ -174,8 +174,6 @@ def test_masked_entries_are_said() -> None:
     with pytest.raises(ValueError, match=r"the array given to Rows must be without masked entries\. Got 1 of 2"):
         Rows(masked)
     assert Rows(masked[:1]).read(0, 1).tolist() == [1.0]
-    with pytest.raises(ValueError, match=r"the array given to Rows must be without masked entries\. Got 1 of 2"):
-        RowBatches((masked, np.arange(2)), 2)
 
 
 def test_what_is_no_table_is_said(tmp_path: Path) -> None:
