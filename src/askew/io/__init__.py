@@ -12,7 +12,6 @@ from askew.io.files import (
     read_json,
     save_tensors,
     version,
-    write_json,
     write_text,
 )
 from askew.io.folder import FolderFormat, only_writer, read_description, settled, writable_folder, write_folder
@@ -53,6 +52,5 @@ __all__ = [
     "version",
     "writable_folder",
     "write_folder",
-    "write_json",
     "write_text",
 ]

@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import os
 import re
+import shutil
 import sys
 import tempfile
 from collections.abc import Callable, Iterable, Iterator
@@ -93,13 +94,10 @@ def write_folder(
 def _remove(place: Path, names: Iterable[str]) -> None:
     """Remove parts: files, or folders with a model."""
     for path in (place / name for name in names):
-        with contextlib.suppress(OSError):
-            if path.is_dir():
-                for file in path.iterdir():
-                    if file.name == "model.json" or file.suffix in (".safetensors", ".tmp"):
-                        file.unlink()
-                path.rmdir()
-            else:
+        if path.is_dir():
+            shutil.rmtree(path, ignore_errors=True)
+        else:
+            with contextlib.suppress(OSError):
                 path.unlink()
 
 
@@ -173,22 +171,16 @@ def only_writer(folder: str | os.PathLike[str], names: str) -> Iterator[None]:
     try:
         with contextlib.suppress(OSError):  # some network file systems
             fcntl.flock(descriptor, fcntl.LOCK_EX)
-            _remove_leftovers(Path(folder), names)  # unlocked, those of another process at work would look the same
+            # Unlocked, those of another process at work would look the same. They may be what filled the disk.
+            for path in Path(folder).iterdir():
+                if re.fullmatch(rf"\.({names})\.\d+\.[0-9a-f]{{8}}\.tmp", path.name):
+                    path.unlink(missing_ok=True)
         yield
     finally:
         # Unlock explicitly: a forked child may still hold the descriptor.
         with contextlib.suppress(OSError):
             fcntl.flock(descriptor, fcntl.LOCK_UN)
         os.close(descriptor)
-
-
-def _remove_leftovers(folder: Path, names: str) -> None:
-    """Remove stale temporary files; they may be what filled the disk."""
-    pattern = re.compile(rf"\.({names})\.\d+\.[0-9a-f]{{8}}\.tmp")
-    for path in folder.iterdir():
-        if pattern.fullmatch(path.name):
-            with contextlib.suppress(OSError):
-                path.unlink()
 
 
 def writable_folder(folder: str | os.PathLike[str], what: str = "folder") -> Path:

@@ -77,9 +77,18 @@ def export(
         for package in ("onnx", "onnxscript"):
             checks.optional_import(package, "onnx", "Export to ONNX")
     graph, arguments, names = _chosen(model, what, example)
+    shapes = {name: torch.export.Dim(name, min=1) for name in names.values()}
+    dynamic = tuple({0: shapes[name]} for name in names.values())
     with _quiet(), torch.no_grad():
-        program = _traced(graph, arguments, names, model)
-        converted = _converted(program, arguments, names, model) if ending == ".onnx" else None
+        graph(*arguments)  # A wrong example is better told of by the model than by the exporter.
+        try:
+            program = torch.export.export(graph, arguments, dynamic_shapes=dynamic, strict=False)
+            converted = _converted(program, arguments, names) if ending == ".onnx" else None
+        except Exception as error:  # Any code of the model is run, and exporters raise many kinds.
+            must = f"one that {'ONNX' if ending == '.onnx' else 'torch.export'} can express"
+            reason = f"{type(error).__name__}: ... {' '.join(str(error).split())[-300:]}"
+            got = f"{type(model).__name__} ({reason})"
+            raise ValueError(checks.message("model of export", must, got)) from error
         with atomic_write(path) as temporary:
             if converted is not None:
                 converted.save(temporary, external_data=False)
@@ -163,45 +172,21 @@ def _shape(module: nn.Module) -> tuple[int, ...] | None:
     return None
 
 
-def _traced(
-    graph: nn.Module, arguments: tuple[Tensor, ...], names: dict[str, str], model: nn.Module
-) -> torch.export.ExportedProgram:
-    dims = {name: torch.export.Dim(name, min=1) for name in names.values()}
-    shapes = tuple({0: dims[name]} for name in names.values())
-    graph(*arguments)  # A wrong example is better told of by the model than by the exporter.
-    try:
-        return torch.export.export(graph, arguments, dynamic_shapes=shapes, strict=False)
-    except Exception as error:  # Tracing runs any code of the model, which may raise anything.
-        raise ValueError(_failed(model, "torch.export", error)) from error
-
-
-def _converted(
-    program: torch.export.ExportedProgram, arguments: tuple[Tensor, ...], names: dict[str, str], model: nn.Module
-) -> Any:
-    output = "points" if len(names) == 1 else "divergence"
+def _converted(program: torch.export.ExportedProgram, arguments: tuple[Tensor, ...], names: dict[str, str]) -> Any:
+    if any(node.target is torch.ops.aten.cummax.default for node in program.graph.nodes):
+        # ONNX has no running maximum.
+        program = program.run_decompositions({torch.ops.aten.cummax.default: _running_maximum})
     # Of a program this only names the axes, each of which has one name.
     axes = tuple({} if rows in list(names.values())[:i] else {0: rows} for i, rows in enumerate(names.values()))
-    try:
-        if any(node.target is torch.ops.aten.cummax.default for node in program.graph.nodes):
-            # ONNX has no running maximum.
-            program = program.run_decompositions({torch.ops.aten.cummax.default: _running_maximum})
-        return torch.onnx.export(
-            program,
-            arguments,
-            input_names=list(names),
-            output_names=[output],
-            dynamic_shapes=axes,
-            dynamo=True,
-            verbose=False,
-        )
-    except Exception as error:  # The converter raises many kinds, all of which mean that it lacks an operation.
-        raise ValueError(_failed(model, "ONNX", error)) from error
-
-
-def _failed(model: nn.Module, target: str, error: Exception) -> str:
-    reason = " ".join(str(error).split())[-300:]
-    must = f"one that {target} can express"
-    return checks.message("model of export", must, f"{type(model).__name__} ({type(error).__name__}: ... {reason})")
+    return torch.onnx.export(
+        program,
+        arguments,
+        input_names=list(names),
+        output_names=["points" if len(names) == 1 else "divergence"],
+        dynamic_shapes=axes,
+        dynamo=True,
+        verbose=False,
+    )
 
 
 def _running_maximum(x: Tensor, dim: int) -> tuple[Tensor, Tensor]:

@@ -249,16 +249,13 @@ def build(
 def check_rebuildable(module: nn.Module, description: object) -> None:
     """Raise unless a module can be built from its description, given its parts of unknown classes."""
     # By bare name, as the reader of a file will pass them; a part of the library must not hide one of the user's.
-    parts = {type(part).__name__: part for part in module.modules() if not _described_by_name(part)}
     users = {type(part).__name__: type(part) for part in module.modules() if isinstance(part, Rebuildable)}
+    layers = {layer for layer, _ in LAYERS.values()}
+    others = [part for part in module.modules() if not isinstance(part, Rebuildable) and type(part) not in layers]
+    parts = {type(part).__name__: part for part in others}
     with torch.device("meta"):
         rebuilt = _Maker(users, None, parts).checked(description)
     _check_fit(rebuilt, module.state_dict(), f"the tensors of a {type(module).__name__} that is to be saved")
-
-
-def _described_by_name(part: nn.Module) -> bool:
-    """Return whether a description of the part says how to construct it."""
-    return isinstance(part, Rebuildable) or LAYERS.get(type(part).__name__, (None,))[0] is type(part)
 
 
 def _check_fit(module: nn.Module, tensors: Mapping[str, Tensor], what: str) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 import os
 from collections.abc import Iterator, Sequence
@@ -147,16 +148,14 @@ class _Parquet:
     """Columns of a Parquet file; those of the first of several files are ``follows``."""
 
     def __init__(self, path: Path, columns: Any, shown: str, follows: list[str] | None) -> None:
-        self.arrow = checks.optional_import("pyarrow", "parquet", "Rows of Parquet files")
+        types = checks.optional_import("pyarrow", "parquet", "Rows of Parquet files").types
         from pyarrow import parquet
 
         self.shown = shown
-        try:
+        with _whole(shown):
             # Pages of the file that were read are not kept.
             self.file = parquet.ParquetFile(path, memory_map=False, pre_buffer=False)
             groups = group_rows(self.file)
-        except (self.arrow.ArrowException, OSError, ValueError) as error:
-            raise ValueError(_no_table(shown, error)) from error
         schema = self.file.schema_arrow
         wanted = [columns] if isinstance(columns, str) else columns or follows or schema.names
         # The index of a name that the file has not, or has twice, is -1.
@@ -170,17 +169,13 @@ class _Parquet:
         self.names: list[str] = list(wanted)
         kinds = [schema.field(name).type for name in self.names]
         for name, kind in zip(self.names, kinds, strict=True):
-            types = self.arrow.types
             if not (types.is_integer(kind) or types.is_floating(kind) or types.is_boolean(kind)):
                 hint = "Name the columns of numbers by columns=."
                 raise ValueError(checks.message(f"column {name!r} of {shown}", "of numbers", str(kind), hint))
         self.dtypes = [np.dtype(kind.to_pandas_dtype()) for kind in kinds]
         self.width = None if isinstance(columns, str) else len(self.names)
-        try:
-            # A group is read at a time.
+        with _whole(shown):  # a group is read at a time
             check_values(max(groups, default=0) * len(self.names), path.stat().st_size)
-        except ValueError as error:
-            raise ValueError(_no_table(shown, error)) from error
         self.ends = np.cumsum([0, *groups])
         self.rows = int(self.ends[-1])
         # The group that was read last: its neighbours come next.
@@ -199,14 +194,12 @@ class _Parquet:
         """Return the columns of a group of rows, the least that can be read."""
         if self.last is None or self.last[0] != number:
             self.last = None  # not two at a time
-            try:
+            with _whole(self.shown):
                 table = self.file.read_row_group(number, columns=self.names, use_threads=False)
                 rows = int(self.ends[number + 1] - self.ends[number])
                 if table.num_rows != rows:
                     raise ValueError(f"a group of {rows} rows has {table.num_rows}")
                 read = [table.column(name).to_numpy() for name in self.names]
-            except (self.arrow.ArrowException, OSError, ValueError) as error:
-                raise ValueError(_no_table(self.shown, error)) from error
             for name in self.names:
                 if table.column(name).null_count:
                     must, hint = "without missing values", "Fill them or drop their rows first."
@@ -236,8 +229,13 @@ def _fill(place: Numbers, values: Numbers, first: int, shown: str) -> None:
         raise ValueError(checks.message(f"row {first + int(where[0])} of {shown}", must, values[where], hint))
 
 
-def _no_table(shown: str, error: Exception) -> str:
-    return checks.message(shown, "a whole Parquet file", " ".join(str(error).split())[:200])
+@contextlib.contextmanager
+def _whole(shown: str) -> Iterator[None]:
+    """Raise whatever pyarrow raises of a damaged file as one kind of error."""
+    try:
+        yield
+    except Exception as error:
+        raise ValueError(checks.message(shown, "a whole Parquet file", " ".join(str(error).split())[:200])) from error
 
 
 ENDINGS = (".npy", ".parquet")

@@ -141,10 +141,18 @@ def load_with_notes(
         raise TypeError(checks.message("encoder of load", "a torch.nn.Module", type(encoder).__name__))
     shown = repr(str(Path(folder) / MODEL.description))
     description, tensors = settled(MODEL, folder, lambda: _read(folder, shown))
-    try:
-        return _rebuilt(description, tensors, encoder, classes, shown)
-    except RecursionError:
-        raise ValueError(damaged(shown, "it is too deep")) from None
+    entries, notes = description.get("modules"), description.get("notes", {})
+    if not isinstance(entries, list) or not isinstance(notes, dict) or "content" not in description:
+        raise ValueError(damaged(shown, "parts of it are missing"))
+    if encoder is not None and not any(_unknown_classes(entry) for entry in entries):
+        must = "None, as the model in this folder can be made without it"
+        raise ValueError(checks.message("encoder of load", must, type(encoder).__name__))
+    modules = []
+    for i, entry in enumerate(entries):
+        state = _under(f"modules.{i}.", tensors)
+        modules.append(_module(entry, state, encoder, [cls for cls in classes if issubclass(cls, nn.Module)], shown))
+    unpacker = _Unpacker(modules, classes, shown)
+    return unflatten(_under("values.", tensors), description["content"], unpacker.special), notes
 
 
 def _read(folder: str | os.PathLike[str], shown: str) -> tuple[dict[str, Any], dict[str, Tensor]]:
@@ -164,27 +172,6 @@ def _read(folder: str | os.PathLike[str], shown: str) -> tuple[dict[str, Any], d
     return description, tensors
 
 
-def _rebuilt(
-    description: dict[str, Any],
-    tensors: dict[str, Tensor],
-    encoder: nn.Module | None,
-    classes: Sequence[type],
-    shown: str,
-) -> tuple[Any, dict[str, Any]]:
-    entries, notes = description.get("modules"), description.get("notes", {})
-    if not isinstance(entries, list) or not isinstance(notes, dict) or "content" not in description:
-        raise ValueError(damaged(shown, "parts of it are missing"))
-    if encoder is not None and not any(_unknown_classes(entry) for entry in entries):
-        must = "None, as the model in this folder can be made without it"
-        raise ValueError(checks.message("encoder of load", must, type(encoder).__name__))
-    modules = []
-    for i, entry in enumerate(entries):
-        state = _under(f"modules.{i}.", tensors)
-        modules.append(_module(entry, state, encoder, [cls for cls in classes if issubclass(cls, nn.Module)], shown))
-    unpacker = _Unpacker(modules, classes, shown)
-    return unflatten(_under("values.", tensors), description["content"], unpacker.special), notes
-
-
 def _under(prefix: str, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
     return {name.removeprefix(prefix): tensor for name, tensor in tensors.items() if name.startswith(prefix)}
 
@@ -195,7 +182,7 @@ class _Packer:
 
     tensors: dict[str, Tensor] = field(default_factory=dict)
     descriptions: list[dict[str, object]] = field(default_factory=list)
-    places: dict[int, int] = field(default_factory=dict)
+    numbers: dict[int, int] = field(default_factory=dict)
 
     def pack(self, model: object) -> Any:
         if not isinstance(model, (nn.Module, resolve("History", HISTORY), dict)) and not _is_estimator(model):
@@ -213,7 +200,7 @@ class _Packer:
     def special(self, value: object) -> dict[str, object] | None:
         """Return what stands for a module, an estimator or a history."""
         if isinstance(value, nn.Module):
-            return {"module": self.place(value)}
+            return {"module": self.number(value)}
         if isinstance(value, resolve("History", HISTORY)):
             return {"history": asdict(value)}
         if _is_estimator(value):
@@ -225,10 +212,10 @@ class _Packer:
             return {"estimator": type(value).__name__, "parameters": parameters, "fitted": fitted}
         return None
 
-    def place(self, module: nn.Module) -> int:
+    def number(self, module: nn.Module) -> int:
         """Return the number of a module; one that is met twice has one number."""
-        if id(module) not in self.places:
-            number = self.places[id(module)] = len(self.descriptions)
+        if id(module) not in self.numbers:
+            number = self.numbers[id(module)] = len(self.descriptions)
             recipe = describe(module)
             check_rebuildable(module, recipe)
             self.tensors.update({f"modules.{number}.{name}": tensor for name, tensor in module.state_dict().items()})
@@ -236,7 +223,7 @@ class _Packer:
             frozen = [name for name, parameter in module.named_parameters() if not parameter.requires_grad]
             modes = {"training": module.training, "switched": switched, "frozen": frozen}
             self.descriptions.append({"recipe": recipe, **modes})
-        return self.places[id(module)]
+        return self.numbers[id(module)]
 
 
 def _unwrapped(model: object) -> object:

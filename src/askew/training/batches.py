@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import math
 import warnings
@@ -96,10 +97,9 @@ class LoaderBatches(Batches):
             raise TypeError(checks.message("data of fit", must, f"an iterator ({type(loader).__name__})", hint))
         self.loader = loader
         self.device = device
-        try:
+        self.per_epoch = None
+        with contextlib.suppress(TypeError):  # a DataLoader has a length only if its data set has one
             self.per_epoch = len(loader) if isinstance(loader, Sized) else None
-        except TypeError:  # DataLoader has a length only if its data set has one
-            self.per_epoch = None
         sampler, of_batches = (getattr(loader, name, None) for name in ("sampler", "batch_sampler"))
         # The objects that may decide on the order.
         self.deciding = [loader, sampler, of_batches, getattr(of_batches, "sampler", None)]
@@ -166,16 +166,16 @@ def make_batches(data: object, names: Sequence[str] | None, batch_size: int, dev
 
 def _to_part(given: object, name: str, device: torch.device) -> Part:
     """Return an array or a tensor, checked; arrays of floats become the default dtype."""
-    mapped = isinstance(given, np.memmap)
     checks.check_plain(given, f"{name} given to fit")
+    mapped = isinstance(given, np.memmap)
     tensor = given if isinstance(given, Tensor) else _to_tensor(np.asarray(given), name, mapped)
     if tensor.ndim == 0 or tensor.shape[0] == 0:
         must = "an array with at least one row"
         raise ValueError(checks.message(f"the {name} given to fit", must, tuple(tensor.shape)))
+    dtype = tensor.dtype
     if tensor.is_floating_point():
         checks.check_finite(tensor, name, "fit")
-    is_array_of_floats = not isinstance(given, Tensor) and tensor.is_floating_point()
-    dtype = torch.get_default_dtype() if is_array_of_floats else tensor.dtype
+        dtype = dtype if isinstance(given, Tensor) else torch.get_default_dtype()
     return Part(tensor if mapped else tensor.detach().to(device, dtype), dtype)
 
 
@@ -188,8 +188,6 @@ def _to_tensor(array: NDArray[Any], name: str, mapped: bool) -> Tensor:
     if not (forwards and array.dtype.isnative and (mapped or array.flags.writeable)):
         # A copy where torch cannot share the memory: read-only, backwards, or of another byte order.
         array = np.array(array, dtype=array.dtype.newbyteorder("="), order="C")
-    if array.flags.writeable:
-        return torch.from_numpy(array)
     with warnings.catch_warnings():  # torch cannot know that nothing here writes to a mapped array
         warnings.filterwarnings("ignore", message="The given NumPy array is not writable", category=UserWarning)
         return torch.from_numpy(array)

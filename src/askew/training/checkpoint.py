@@ -15,17 +15,8 @@ from askew import checks, io
 
 HINT = "Delete it to start again, or give another file."
 PARTS = ("counters", "settings", "model", "loss", "optimizer", "epoch_random", "random")
-# Types of the counters of a run by their names.
-COUNTERS: dict[str, tuple[type, ...]] = {
-    **dict.fromkeys(("order_seed", "step", "epoch", "step_in_epoch", "high_losses", "looks_since_best"), (int,)),
-    **dict.fromkeys(("seconds", "loss_sum", "first_loss", "best_score"), (int, float)),
-    "best_step": (int, type(None)),
-    "stopped": (str,),
-    "rows": (list,),
-}
 # Settings that checkpoints of older versions do not have, and their value there.
 OLD_SETTINGS = {"schedule": "linear"}
-LARGEST = 1 << 63
 
 
 def write_checkpoint(path: Path, tree: Mapping[str, object]) -> None:
@@ -36,13 +27,17 @@ def write_checkpoint(path: Path, tree: Mapping[str, object]) -> None:
         io.save_tensors(path, tensors, {"kind": "checkpoint", "tree": rest})
 
 
-def read_checkpoint(path: Path, settings: Mapping[str, object]) -> dict[str, Any]:
-    """Return the state of a run if the file is whole and of a run with these settings; otherwise raise ValueError."""
+def read_checkpoint(path: Path, settings: Mapping[str, Any], counters: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the state of a run if the file is whole and of a run with these settings; otherwise raise ValueError.
+
+    ``counters`` are those of a new run, whose names and types the file must have.
+    """
     tensors, description = io.load_tensors(path, "checkpoint")
     tree: dict[str, Any] = io.unflatten(tensors, description.get("tree"))
-    problem = _problem(tree)
-    if problem:
-        raise ValueError(io.damaged(repr(str(path)), problem))
+    if not isinstance(tree, dict) or not all(isinstance(tree.get(name), dict) for name in PARTS) or "best" not in tree:
+        raise ValueError(io.damaged(repr(str(path)), "parts of it are missing"))
+    if _types(tree["counters"]) != _types(counters):
+        raise ValueError(io.damaged(repr(str(path)), "its counters are those of another program"))
     for name, value in settings.items():
         saved = tree["settings"].get(name, OLD_SETTINGS.get(name))
         if isinstance(saved, (Tensor, np.ndarray)) or saved != value:
@@ -52,22 +47,9 @@ def read_checkpoint(path: Path, settings: Mapping[str, object]) -> dict[str, Any
     return tree
 
 
-def _problem(tree: Any) -> str | None:
-    """Return what makes a tree no state of a run, if anything."""
-    if not isinstance(tree, dict) or not all(isinstance(tree.get(name), dict) for name in PARTS) or "best" not in tree:
-        return "parts of it are missing"
-    counters = tree["counters"]
-    if counters.keys() != COUNTERS.keys():
-        return "its numbers have other names"
-    for name, kinds in COUNTERS.items():
-        value = counters[name]
-        in_range = not isinstance(value, int) or 0 <= value < LARGEST or name == "best_score"
-        if type(value) not in kinds or not in_range:
-            return f"its {name} is {str(value)[:40]!r}"
-    numbers = (int, float)
-    if not all(isinstance(row, dict) and all(type(v) in numbers for v in row.values()) for row in counters["rows"]):
-        return "its rows are not rows of numbers"
-    return None
+def _types(counters: Mapping[str, Any]) -> dict[str, type]:
+    """Return the types of counters by their names; the best step is None before there is one."""
+    return {name: type(value) for name, value in counters.items() if name != "best_step"}
 
 
 def load_optimizer(optimizer: Optimizer, state: dict[str, Any]) -> None:

@@ -8,7 +8,7 @@ import functools
 import importlib
 import time
 from collections.abc import Iterable, Iterator, Mapping
-from typing import Any, TypeGuard, TypeVar
+from typing import TypeGuard, TypeVar
 
 import torch
 from torch import Tensor, distributed, nn
@@ -23,8 +23,6 @@ from askew.training.runtime import Batch, Objective, OneProcess, one_number
 SECONDS_TO_END = 0.1
 
 Own = TypeVar("Own")
-# What torch hands from the forward to the backward pass; it takes any attribute.
-Context = Any
 
 
 class ProcessGroup(OneProcess):
@@ -72,9 +70,7 @@ class ProcessGroup(OneProcess):
             distributed.all_gather_object(values, own)
         return values
 
-    def check_same(
-        self, settings: Mapping[str, object], hint: str = "", modules: Mapping[str, object] | None = None
-    ) -> None:
+    def check_same(self, settings: Mapping[str, object], modules: Mapping[str, object] | None = None) -> None:
         """Raise the same error in all processes if their settings differ: they would wait for each other."""
         shapes: dict[str, object] = {}
         for name, module in (modules or {}).items():
@@ -90,7 +86,7 @@ class ProcessGroup(OneProcess):
             rank = next((rank for rank, value in enumerate(values) if value != values[0]), 0)
             if rank == 0:
                 continue
-            got = f"{values[0]!r} and, in process {rank}, {values[rank]!r}"
+            got, hint = f"{values[0]!r} and, in process {rank}, {values[rank]!r}", ""
             if name in data:  # known by a digest only
                 got = f"other data in process {rank}"
                 hint = "Give each the whole arrays, of which it takes its rows, or a loader with as many batches."
@@ -159,11 +155,24 @@ class ProcessGroup(OneProcess):
         return result
 
     def _gather(self, values: Tensor, sizes: list[int], shared: bool = False) -> Tensor:
-        """Return the values of all processes, each computed from its own rows; see :class:`_AllGather`."""
-        # Backends send few integer dtypes.
-        message = values if values.is_floating_point() or values.is_complex() else values.long()
-        result: Tensor = _AllGather.apply(message, sizes, self.rank, shared)  # type: ignore[no-untyped-call]
-        return result.to(values.dtype)
+        """Return the values of all processes, each computed from its own rows, to which gradients go back.
+
+        With ``shared`` each process continues with another computation, and the gradients of all of them add up.
+        Without, all continue with the same one, and each has the whole gradient of its rows already.
+        """
+        # Backends send few integer dtypes, and messages must be equally long: all have the length of the longest.
+        dtype = values.dtype if values.is_floating_point() or values.is_complex() else torch.long
+        message = torch.zeros(max(sizes), *values.shape[1:], dtype=dtype, device=values.device)
+        message[: values.shape[0]] = values.detach()
+        received = [torch.empty_like(message) for _ in sizes]
+        with reported():
+            distributed.all_gather(received, message)
+        parts = [part[:size].to(values.dtype) for part, size in zip(received, sizes, strict=True)]
+        parts[self.rank] = values
+        result = torch.cat(parts)
+        if shared and result.requires_grad:
+            result.register_hook(_sum_over_processes)
+        return result
 
     @torch.no_grad()
     def add_gradients(self, model: nn.Module, loss: Objective) -> None:
@@ -224,53 +233,16 @@ def let_group_end() -> None:
         distributed.group.WORLD = group
 
 
-class _AllGather(torch.autograd.Function):
-    """The rows of all processes, one after the other; gradients go back to the process that the rows came from.
-
-    With ``shared`` each process continues with another computation, and the gradients of all of them add up.
-    Without, all continue with the same one, and each has the whole gradient of its rows already.
-    """
-
-    @staticmethod
-    def forward(ctx: Context, rows: Tensor, sizes: list[int], rank: int, shared: bool) -> Tensor:
-        ctx.place = (sum(sizes[:rank]), sizes[rank], shared)
-        # Messages must be equally long: all have the length of the longest.
-        message = rows.new_zeros(max(sizes), *rows.shape[1:])
-        message[: rows.shape[0]] = rows
-        received = [torch.empty_like(message) for _ in sizes]
-        with reported():
-            distributed.all_gather(received, message)
-        return torch.cat([part[:size] for part, size in zip(received, sizes, strict=True)])
-
-    @staticmethod
-    def backward(ctx: Context, gradient: Tensor) -> tuple[Tensor, None, None, None]:
-        start, count, shared = ctx.place
-        if shared:
-            gradient = gradient.contiguous().clone()
-            with reported():
-                distributed.all_reduce(gradient)
-        return gradient[start : start + count], None, None, None
-
-
-class _Sum(torch.autograd.Function):
-    """The sum over processes. Each takes the gradient of its own term; they are added later, as all gradients are."""
-
-    @staticmethod
-    def forward(ctx: Context, term: Tensor) -> Tensor:
-        total = term.detach().clone()
-        with reported():
-            distributed.all_reduce(total)
-        return total
-
-    @staticmethod
-    def backward(ctx: Context, gradient: Tensor) -> Tensor:
-        return gradient
+def _sum_over_processes(term: Tensor) -> Tensor:
+    total = term.detach().clone(memory_format=torch.contiguous_format)
+    with reported():
+        distributed.all_reduce(total)
+    return total
 
 
 def add_over_processes(term: Tensor) -> Tensor:
-    """Return the sum of a tensor over processes; the gradient goes to the term of each of them."""
-    result: Tensor = _Sum.apply(term)  # type: ignore[no-untyped-call]
-    return result
+    """Return the sum of a tensor over processes; the gradient goes to the term of each, to be added up later."""
+    return _sum_over_processes(term) + (term - term.detach())
 
 
 def _add_in_place(tensors: list[Tensor]) -> None:
@@ -279,8 +251,6 @@ def _add_in_place(tensors: list[Tensor]) -> None:
     for tensor in tensors:
         alike.setdefault((tensor.dtype, tensor.device), []).append(tensor)
     for parts in alike.values():
-        message = nn.utils.parameters_to_vector(parts)
-        with reported():
-            distributed.all_reduce(message)
+        message = _sum_over_processes(nn.utils.parameters_to_vector(parts))
         for tensor, total in zip(parts, message.split([tensor.numel() for tensor in parts]), strict=True):
             tensor.copy_(total.view_as(tensor))

@@ -31,9 +31,9 @@ class History:
     >>> history["loss"]
     [0.5, 0.25]
     >>> print(history)
-    step  loss
-      10   0.5
-      20  0.25
+     step  loss
+       10   0.5
+       20  0.25
     """
 
     rows: list[dict[str, float]] = field(default_factory=list)

@@ -194,12 +194,14 @@ def fit(
         validation=watched.fingerprint() if compared and isinstance(watched, Batches) else str(watched is not None),
         schedule=schedule if isinstance(schedule, str) else _name(schedule),
     )
-    if processes.size > 1:
-        others = {"checkpoint_every": every, "calibrate": bool(calibrate), "callback": callback is not None}
-        processes.check_same(asdict(settings) | others, modules={"model": model, "loss": loss})
     begun = path is not None and path.exists()
-    readable = "The file must be where all of them can read it."
-    processes.check_same({"checkpoint": "a file" if begun else path and "no file yet"}, readable)
+    others = {
+        "checkpoint_every": every,
+        "calibrate": bool(calibrate),
+        "callback": callback is not None,
+        "checkpoint": path and ("a file that can be read" if begun else "no file yet"),
+    }
+    processes.check_same(asdict(settings) | others, {"model": model, "loss": loss})
 
     with contextlib.ExitStack() as stack:
         stack.enter_context(seeded(seed, place))
@@ -208,7 +210,7 @@ def fit(
         run = Run(model.to(place), loss, source, settings, watched, optimizer, rate, callback, processes, place)
         if path is not None and begun:
             run.load(path)
-            processes.check_same({"the step of the checkpoint": run.step}, readable)
+            processes.check_same({"the step of the checkpoint": run.step})
         elif calibrate:
             run.calibrate()
         if run.finished:

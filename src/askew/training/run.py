@@ -132,11 +132,7 @@ class Run:
     @property
     def history(self) -> History:
         """The course of the run so far."""
-        return self._history("interrupted")
-
-    def _history(self, unfinished: str) -> History:
-        counters = self.counters
-        return History(counters.rows, counters.stopped or unfinished, counters.best_step)
+        return History(self.counters.rows, self.counters.stopped or "running", self.counters.best_step)
 
     # ------------------------------------------------------------------ the course of it
 
@@ -322,7 +318,7 @@ class Run:
 
     def _call_back(self, callback: Callback, row: dict[str, float]) -> None:
         with self._evaluating():
-            stop = callback(self.model, self._history("running"))
+            stop = callback(self.model, self.history)
         for name, value in row.items():
             if type(value) not in (int, float):  # a checkpoint holds plain numbers
                 try:
@@ -334,9 +330,10 @@ class Run:
             self.counters.stopped = "callback"
 
     def close(self) -> None:
-        """Leave the model with the best weights, ready for use."""
+        """Leave the model with the best weights, ready for use; a run that has not finished was interrupted."""
         self._check_weights()  # no loss has followed the last step
         self.model.eval()
+        self.counters.stopped = self.counters.stopped or "interrupted"
         if self.best is not None:
             self.model.load_state_dict(self.best)
 
@@ -370,8 +367,11 @@ class Run:
     def load(self, path: Path) -> None:
         """Resume the run that a file holds."""
         before = _copy(self.model)
-        tree = read_checkpoint(path, asdict(self.settings))
+        tree = read_checkpoint(path, asdict(self.settings), asdict(self.counters))
         try:
+            counters = Counters(**tree["counters"])
+            if not 0 <= counters.step_in_epoch <= counters.step <= self.settings.steps:
+                raise ValueError("its steps are not those of this run")
             load_optimizer(self.optimizer, tree["optimizer"])
             if isinstance(self.loss, nn.Module):
                 self.loss.load_state_dict(tree["loss"])
@@ -390,7 +390,7 @@ class Run:
             self.model.load_state_dict(before)
             what, must = f"the checkpoint {str(path)!r}", "of the same model and optimiser"
             raise ValueError(checks.message(what, must, "another one", f"({error}) {HINT}")) from error
-        self.counters, self.best, self.good = Counters(**tree["counters"]), tree["best"], _copy(self.model)
+        self.counters, self.best, self.good = counters, tree["best"], _copy(self.model)
         self.epoch_random, self.resumed = own["epoch_random"], own["random"]
 
 

@@ -58,9 +58,7 @@ class OneProcess:
         """Return whether the flag is set in any process."""
         return flag
 
-    def check_same(
-        self, settings: Mapping[str, object], hint: str = "", modules: Mapping[str, object] | None = None
-    ) -> None:
+    def check_same(self, settings: Mapping[str, object], modules: Mapping[str, object] | None = None) -> None:
         """Raise the same error in all processes if their settings, data or modules differ."""
 
     def broadcast_weights(self, modules: Iterable[nn.Module]) -> None:
