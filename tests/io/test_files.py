@@ -192,7 +192,7 @@ def test_what_is_not_ours_is_refused(tmp_path: Path) -> None:
     with pytest.raises(FileNotFoundError, match=r"path must be an askew file. Got '.*none' instead."):
         io.load_tensors(tmp_path / "none", "checkpoint")
     save_file({"x": torch.ones(2)}, tmp_path / "foreign")
-    with pytest.raises(ValueError, match=r"must be a file written by askew. Got a safetensors file of another program"):
+    with pytest.raises(ValueError, match=r"must be a file written by askew. Got a file of another program"):
         io.load_tensors(tmp_path / "foreign", "checkpoint")
     write(tmp_path / "a")
     with pytest.raises(ValueError, match=r"must be an askew model. Got an askew checkpoint instead"):
@@ -377,13 +377,6 @@ def test_what_cannot_be_split(tree: object, error: type[Exception], message: str
         io.flatten(tree)
 
 
-def test_a_tree_that_holds_itself() -> None:
-    tree: list[object] = []
-    tree.append(tree)
-    with pytest.raises(ValueError, match=r"must be finite. Got one that holds itself"):
-        io.flatten(tree)
-
-
 def test_what_only_the_caller_knows() -> None:
     def special(value: object) -> object:
         return {"real": value.real, "parts": [value.imag]} if isinstance(value, complex) else None
@@ -455,14 +448,6 @@ def test_any_json_is_understood_or_refused(rest: object) -> None:
     # Anything else than this kind of error fails the test.
     with contextlib.suppress(ValueError):
         io.unflatten(TENSORS, rest)
-
-
-def test_deep_json_is_refused() -> None:
-    rest: object = None
-    for _ in range(100_000):
-        rest = [rest]
-    with pytest.raises(ValueError, match="must be less deep"):
-        io.unflatten({}, rest)
 
 
 def test_json_files(tmp_path: Path) -> None:

@@ -192,7 +192,7 @@ def test_what_is_no_table_is_said(tmp_path: Path) -> None:
     empty.mkdir()
     for source, error, text in (
         (tmp_path / "none.npy", FileNotFoundError, "files that exist"),
-        (empty, FileNotFoundError, "a folder with files"),
+        (empty, FileNotFoundError, "files that exist and end in .npy or .parquet"),
         (cut, ValueError, r"whole \.npy file"),
         (objects, ValueError, r"whole \.npy file"),
         (words, ValueError, "of numbers"),

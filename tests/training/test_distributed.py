@@ -176,13 +176,6 @@ def test_all_processes_say_the_same_of_what_is_wrong(case: str, folder: Path) ->
         assert (folder / f"{name}-1-0.txt").read_text("utf-8") == text
 
 
-@pytest.mark.parametrize("rank", [0, 1])
-def test_what_cannot_be_sent_is_no_lost_process(rank: int, folder: Path) -> None:
-    said = (folder / f"unsent-{rank}.txt").read_text("utf-8")
-    assert "scalar type" in said
-    assert "no answer" not in said
-
-
 @pytest.mark.skipif(not Path("/proc/self/task").is_dir(), reason="the system does not list threads")
 @pytest.mark.parametrize("rank", [0, 1])
 def test_group_ends_with_its_threads(rank: int, folder: Path) -> None:

@@ -18,7 +18,6 @@ from torch.utils.data import DataLoader, TensorDataset
 import askew
 from askew import losses
 from askew.encoders import MLP
-from askew.training.distributed import reported
 
 STOP_AFTER = 3
 # Ways to train whose data comes from loaders, each process having its own.
@@ -234,14 +233,6 @@ def train(folder: Path, rank: int, size: int, case: str) -> None:
     np.savez(folder / f"{name}-{size}-{rank}.npz", loss=history["loss"], **weights)
 
 
-def send_what_cannot_be_sent(folder: Path, rank: int) -> None:
-    try:
-        with reported():
-            distributed.all_reduce(torch.zeros(1, dtype=torch.int16))
-    except RuntimeError as error:
-        (folder / f"unsent-{rank}.txt").write_text(str(error), "utf-8")
-
-
 def threads() -> list[str]:
     """Return the names of the threads of this process, where the system tells them."""
     return sorted(path.read_text("utf-8").strip() for path in Path("/proc/self/task").glob("*/comm"))
@@ -254,7 +245,6 @@ def main(folder: Path, rank: int, size: int, cases: Sequence[str]) -> None:
     for case in cases:
         train(folder, rank, size, case)
     if size > 1:
-        send_what_cannot_be_sent(folder, rank)
         distributed.destroy_process_group()
         (folder / f"threads-{rank}.txt").write_text("\n".join(threads()), "utf-8")
 

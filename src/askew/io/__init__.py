@@ -4,7 +4,6 @@ from askew.io.arrays import check_values, group_rows, read_array, read_arrays
 from askew.io.files import (
     FORMAT,
     atomic_write,
-    check_description,
     checksum,
     damaged,
     load_tensors,
@@ -16,7 +15,7 @@ from askew.io.files import (
 )
 from askew.io.folder import FolderFormat, only_writer, read_description, settled, writable_folder, write_folder
 from askew.io.graph import export
-from askew.io.recipes import Rebuildable, build, describe
+from askew.io.recipes import Rebuildable, describe
 from askew.io.rows import Rows
 from askew.io.saving import load, load_with_notes, save
 from askew.io.trees import flatten, unflatten
@@ -27,8 +26,6 @@ __all__ = [
     "Rebuildable",
     "Rows",
     "atomic_write",
-    "build",
-    "check_description",
     "check_values",
     "checksum",
     "damaged",

@@ -47,12 +47,7 @@ def resolve(name: str, table: dict[str, tuple[str, str]] = MODULES) -> Any:
     if name not in table:
         return None
     module, attribute = table[name]
-    try:
-        return getattr(import_module(module), attribute)
-    except ModuleNotFoundError as error:
-        if module.startswith("askew."):
-            raise
-        raise ModuleNotFoundError(f"{name} is a class of the package {module.split('.')[0]}: {error}") from None
+    return getattr(import_module(module), attribute)
 
 
 def name_of(cls: type) -> str:

@@ -26,18 +26,6 @@ from askew.io.trees import flatten, unflatten
 # ---------------------------------------------------------------------- record
 
 
-@dataclass(frozen=True)
-class _Record:
-    """The arguments of a constructor: all names, and the values of those that no attribute of the same name holds.
-
-    Modules, tensors and numbers are read from their attribute when needed: no second reference is kept, and changes
-    that a user made are seen.
-    """
-
-    names: tuple[str, ...]
-    values: dict[str, object]
-
-
 class Rebuildable(nn.Module):
     """A module that records the arguments of its constructor, so that it can be saved without pickle.
 
@@ -50,7 +38,9 @@ class Rebuildable(nn.Module):
     {'dict': {'dim': 3, 'out': 2}}
     """
 
-    _record: _Record
+    # Arguments of the constructor by their names; ... stands for the value of the attribute of that name. So modules,
+    # tensors and numbers are read when needed: no second reference is kept, and changes that a user made are seen.
+    _record: dict[str, object]
 
     def __init_subclass__(cls) -> None:
         super().__init_subclass__()
@@ -69,9 +59,8 @@ def _recording(initialise: Callable[..., None]) -> Callable[..., None]:
             return  # called by the constructor of a subclass, whose arguments are the ones that count
         bound = signature.bind(self, *arguments, **named)
         bound.apply_defaults()
-        given = dict(list(bound.arguments.items())[1:])
-        values = {name: _snapshot(value) for name, value in given.items() if not _follows(self, name, value)}
-        self._record = _Record(tuple(given), values)
+        given = list(bound.arguments.items())[1:]
+        self._record = {name: ... if _follows(self, name, value) else _snapshot(value) for name, value in given}
 
     return __init__
 
@@ -104,29 +93,25 @@ def _snapshot(value: object) -> object:
 
 # ---------------------------------------------------------------------- describe
 
+CONVOLUTION = "in_channels out_channels kernel_size stride padding dilation groups bias padding_mode"
+NORMALISATION = "num_features eps momentum affine track_running_stats"
 # Layers of torch.nn that are common in encoders, and the attributes that are the arguments of their constructors.
 LAYERS: dict[str, tuple[type[nn.Module], tuple[str, ...]]] = {
     layer.__name__: (layer, tuple(arguments.split()))
     for layer, arguments in (
-        (nn.Identity, ""),
+        *((layer, "") for layer in (nn.Identity, nn.ReLU, nn.SiLU, nn.Sigmoid, nn.Tanh)),
+        *((layer, CONVOLUTION) for layer in (nn.Conv1d, nn.Conv2d)),
+        *((layer, NORMALISATION) for layer in (nn.BatchNorm1d, nn.BatchNorm2d)),
         (nn.Linear, "in_features out_features bias"),
-        (nn.Conv1d, "in_channels out_channels kernel_size stride padding dilation groups bias padding_mode"),
-        (nn.Conv2d, "in_channels out_channels kernel_size stride padding dilation groups bias padding_mode"),
-        (nn.BatchNorm1d, "num_features eps momentum affine track_running_stats"),
-        (nn.BatchNorm2d, "num_features eps momentum affine track_running_stats"),
         (nn.LayerNorm, "normalized_shape eps elementwise_affine bias"),
         (nn.MaxPool2d, "kernel_size stride padding dilation ceil_mode"),
         (nn.AvgPool2d, "kernel_size stride padding ceil_mode count_include_pad"),
         (nn.AdaptiveAvgPool2d, "output_size"),
         (nn.Flatten, "start_dim end_dim"),
         (nn.Dropout, "p"),
-        (nn.ReLU, ""),
         (nn.LeakyReLU, "negative_slope"),
         (nn.ELU, "alpha"),
         (nn.GELU, "approximate"),
-        (nn.SiLU, ""),
-        (nn.Sigmoid, ""),
-        (nn.Tanh, ""),
         (nn.Softplus, "beta threshold"),
         (nn.Softmax, "dim"),
     )
@@ -196,8 +181,8 @@ def _arguments(module: Rebuildable) -> dict[str, object]:
     """Return the present values of the constructor arguments."""
     kept = {id(tensor) for tensor in (*module._parameters.values(), *module._buffers.values())}
     arguments: dict[str, object] = {}
-    for name in module._record.names:
-        value = module._record.values[name] if name in module._record.values else _held(module, name)
+    for name, recorded in module._record.items():
+        value = _held(module, name) if recorded is ... else recorded
         if isinstance(value, nn.ModuleList):
             value = tuple(value)
         arguments[name] = _Kept(value) if isinstance(value, Tensor) and id(value) in kept else value

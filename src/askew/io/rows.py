@@ -243,13 +243,11 @@ ENDINGS = (".npy", ".parquet")
 
 def _open(path: Path, columns: object, follows: list[str] | None) -> _Array | _Parquet:
     shown = repr(str(path))
-    if not path.is_file():
-        raise FileNotFoundError(checks.message("source of Rows", "files that exist", shown, "Check the name."))
+    if not path.is_file() or path.suffix.lower() not in ENDINGS:
+        must = f"files that exist and end in {' or '.join(ENDINGS)}"
+        raise (ValueError if path.is_file() else FileNotFoundError)(checks.message("source of Rows", must, shown))
     if path.suffix.lower() == ".parquet":
         return _Parquet(path, columns, shown, follows)
-    if path.suffix.lower() != ".npy":
-        must = f"files that end in {' or '.join(ENDINGS)}"
-        raise ValueError(checks.message("source of Rows", must, shown))
     try:
         array = read_array(path)
     except ValueError as error:
@@ -262,11 +260,8 @@ def _files(source: object) -> list[Path]:
         place = Path(source)
         if not place.is_dir():
             return [place]
-        found = sorted(path for path in place.iterdir() if path.suffix.lower() in ENDINGS and path.name[0] not in "._")
-        if not found:
-            must = f"a folder with files that end in {' or '.join(ENDINGS)}"
-            raise FileNotFoundError(checks.message("source of Rows", must, repr(str(source))))
-        return found
+        found = [path for path in place.iterdir() if path.suffix.lower() in ENDINGS and path.name[0] not in "._"]
+        return sorted(found) or [place]
     if isinstance(source, Sequence) and source and all(isinstance(one, (str, os.PathLike)) for one in source):
         return [Path(one) for one in source]
     must = "a file, a folder, several files or an array"

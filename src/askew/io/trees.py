@@ -32,10 +32,7 @@ def flatten(tree: object, special: Callable[[object], object] | None = None) -> 
     {0: tensor([0., 0.]), 'lr': (0.1, inf)}
     """
     splitter = _Splitter(special)
-    try:
-        rest = splitter.split(tree, "")
-    except RecursionError:
-        raise ValueError(checks.message("a tree of values to save", "finite", "one that holds itself")) from None
+    rest = splitter.split(tree, "")
     return splitter.tensors, rest
 
 
@@ -49,10 +46,7 @@ def unflatten(tensors: Mapping[str, Tensor], rest: object, special: Callable[[An
     >>> unflatten(*flatten([1, 1.0, True, None, (2, "a")]))
     [1, 1.0, True, None, (2, 'a')]
     """
-    try:
-        return _Joiner(tensors, special).join(rest)
-    except RecursionError:
-        raise ValueError(checks.message("the description of saved values", "less deep", "too many levels")) from None
+    return _Joiner(tensors, special).join(rest)
 
 
 @dataclass

@@ -204,8 +204,6 @@ def reported() -> Iterator[None]:
     try:
         yield
     except RuntimeError as error:
-        if "scalar type" in str(error):  # gloo cannot send this dtype; no process is lost
-            raise
         hint = (
             "Look at the last output of that process. With checkpoint= the same call goes on from the last checkpoint, "
             "with any number of processes."

@@ -210,7 +210,7 @@ def fit(
         run = Run(model.to(place), loss, source, settings, watched, optimizer, rate, callback, processes, place)
         if path is not None and begun:
             run.load(path)
-            processes.check_same({"the step of the checkpoint": run.step})
+            processes.check_same({"the step of the checkpoint": run.counters.step})
         elif calibrate:
             run.calibrate()
         if run.finished:
@@ -220,14 +220,14 @@ def fit(
             io.writable_folder(path.parent, "the folder of checkpoint")  # now, not after the first steps
         pressed = stack.enter_context(interruption())
         shown = progress if processes.is_main else False
-        show = stack.enter_context(progress_bar(shown, settings.steps, "training", run.step, "loss"))
+        show = stack.enter_context(progress_bar(shown, settings.steps, "training", run.counters.step, "loss"))
         stack.callback(model.eval)
         for batch in run.batches():
             value = run.take_step(batch)
-            show(run.step, value)
+            show(run.counters.step, value)
             if processes.any(pressed()):
                 break
-            if path is not None and run.step % every == 0 and not run.finished:
+            if path is not None and run.counters.step % every == 0 and not run.finished:
                 run.save(path)
         if path is not None:  # before the best weights replace the last ones, from which the run can be resumed
             run.save(path)

@@ -120,11 +120,6 @@ class Run:
         return torch.optim.Adam(parameters, lr=self.settings.learning_rate, fused=fused or None)
 
     @property
-    def step(self) -> int:
-        """Steps taken."""
-        return self.counters.step
-
-    @property
     def finished(self) -> bool:
         """Whether nothing is left to do."""
         return bool(self.counters.stopped)
@@ -172,7 +167,7 @@ class Run:
                 yield batch
                 if self.finished or counters.epoch != epoch:
                     break
-            if self.step == before and skip == 0:
+            if counters.step == before and skip == 0:
                 raise ValueError(checks.message("data of fit", "a loader that gives batches in each epoch", "none"))
             if counters.epoch == epoch and not self.finished:  # a loader of unknown length
                 self._end_epoch()
@@ -252,7 +247,7 @@ class Run:
         """Restore good weights and raise."""
         self.model.load_state_dict(self.best or self.good)
         self.model.eval()
-        what = f"the loss of step {self.step + 1} of fit"
+        what = f"the loss of step {self.counters.step + 1} of fit"
         must = "finite and of the size it began with"
         hint = "The model has its last good weights. Give a smaller learning_rate or clip=1.0, or look for outliers."
         self.counters.stopped = "diverged"
