@@ -196,7 +196,7 @@ def build(
     description: object,
     tensors: Mapping[str, Tensor],
     encoder: nn.Module | None = None,
-    classes: Sequence[type[nn.Module]] = (),
+    classes: Sequence[type] = (),
 ) -> nn.Module:
     """Construct a module from its description and fill it with the tensors of its state dict.
 
@@ -228,7 +228,15 @@ def build(
     # Constructors draw random weights that are overwritten: keep the caller's random state.
     with torch.random.fork_rng(devices=[]):
         module = _Maker(known, copy.deepcopy(encoder)).checked(description)
-    return _fill(module, tensors)
+    # A module of one dtype has its other buffers in that dtype as well.
+    floating = {tensor.dtype for tensor in tensors.values() if tensor.is_floating_point()}
+    if len(floating) == 1:
+        module.to(floating.pop())
+    for name, tensor in (*module.named_parameters(), *module.named_buffers()):
+        if name in tensors:
+            tensor.data = tensor.data.to(tensors[name].dtype)
+    module.load_state_dict(dict(tensors))
+    return module
 
 
 def check_rebuildable(module: nn.Module, description: object) -> None:
@@ -254,21 +262,9 @@ def _check_fit(module: nn.Module, tensors: Mapping[str, Tensor], what: str) -> N
         raise ValueError(checks.message(what, f"those of {type(module).__name__}, {shape}", got))
 
 
-def _fill(module: nn.Module, tensors: Mapping[str, Tensor]) -> nn.Module:
-    """Copy tensors into a module that they fit, in their dtypes."""
-    floating = {tensor.dtype for tensor in tensors.values() if tensor.is_floating_point()}
-    if len(floating) == 1:
-        module.to(floating.pop())
-    for name, tensor in (*module.named_parameters(), *module.named_buffers()):
-        if name in tensors:
-            tensor.data = tensor.data.to(tensors[name].dtype)
-    module.load_state_dict(dict(tensors))
-    return module
-
-
 @dataclass
 class _Maker:
-    classes: Mapping[str, type[nn.Module]]
+    classes: Mapping[str, type]
     encoder: nn.Module | None
     parts: Mapping[str, nn.Module] = field(default_factory=dict)
 

@@ -147,11 +147,9 @@ def load_with_notes(
     if encoder is not None and not any(_unknown_classes(entry) for entry in entries):
         must = "None, as the model in this folder can be made without it"
         raise ValueError(checks.message("encoder of load", must, type(encoder).__name__))
-    modules = []
+    unpacker = _Unpacker(encoder, classes, shown)
     for i, entry in enumerate(entries):
-        state = _under(f"modules.{i}.", tensors)
-        modules.append(_module(entry, state, encoder, [cls for cls in classes if issubclass(cls, nn.Module)], shown))
-    unpacker = _Unpacker(modules, classes, shown)
+        unpacker.add_module(entry, _under(f"modules.{i}.", tensors))
     return unflatten(_under("values.", tensors), description["content"], unpacker.special), notes
 
 
@@ -255,29 +253,26 @@ def _unknown_classes(node: object) -> set[str]:
 # ---------------------------------------------------------------------- out of a file
 
 
-def _module(
-    entry: object, state: dict[str, Tensor], encoder: nn.Module | None, classes: Sequence[type[nn.Module]], shown: str
-) -> nn.Module:
-    """Return a module with its numbers, frozen and switched as it was."""
-    match entry:
-        case {"recipe": recipe, "training": bool(training), "switched": list(switched), "frozen": list(frozen)}:
-            module = build(recipe, state, encoder, classes)
-        case _:
-            raise ValueError(damaged(shown, "the description of a module is incomplete"))
-    module.train(training)
-    for name, part in module.named_modules():
-        part.training = training != (name in switched)
-    for name, parameter in module.named_parameters():
-        if parameter.is_floating_point():
-            parameter.requires_grad_(name not in frozen)
-    return module
-
-
 @dataclass
 class _Unpacker:
-    modules: list[nn.Module]
+    encoder: nn.Module | None
     classes: Sequence[type]
     shown: str
+    modules: list[nn.Module] = field(default_factory=list)
+
+    def add_module(self, entry: object, state: dict[str, Tensor]) -> None:
+        """Add a module with its numbers, frozen and switched as it was."""
+        match entry:
+            case {"recipe": recipe, "training": bool(training), "switched": list(switched), "frozen": list(frozen)}:
+                module = build(recipe, state, self.encoder, self.classes)
+            case _:
+                raise ValueError(damaged(self.shown, "the description of a module is incomplete"))
+        for name, part in module.named_modules():
+            part.training = training != (name in switched)
+        for name, parameter in module.named_parameters():
+            if parameter.is_floating_point():
+                parameter.requires_grad_(name not in frozen)
+        self.modules.append(module)
 
     def special(self, value: Any) -> object:
         """Return the module, the estimator or the history that a description stands for."""

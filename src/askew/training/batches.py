@@ -156,28 +156,27 @@ def make_batches(data: object, names: Sequence[str] | None, batch_size: int, dev
 
 def _to_part(given: object, name: str, device: torch.device) -> Part:
     """Return an array or a tensor, checked; arrays of floats become the default dtype."""
-    checks.check_plain(given, f"{name} given to fit")
+    what = f"the {name} given to fit"
+    checks.check_plain(given, what)
     mapped = isinstance(given, np.memmap)
-    tensor = given if isinstance(given, Tensor) else _to_tensor(np.asarray(given), name, mapped)
+    if isinstance(given, Tensor):
+        tensor = given
+    else:
+        array: NDArray[Any] = np.asarray(given)
+        if array.dtype.kind not in "fiub":
+            hint = "Labels that are names become numbers by numpy.unique(labels, return_inverse=True)[1]."
+            raise TypeError(checks.message(what, "an array of numbers", f"dtype {array.dtype}", hint))
+        forwards = min(array.strides, default=0) >= 0
+        if not (forwards and array.dtype.isnative and (mapped or array.flags.writeable)):
+            # A copy where torch cannot share the memory: read-only, backwards, or of another byte order.
+            array = np.array(array, dtype=array.dtype.newbyteorder("="), order="C")
+        with warnings.catch_warnings():  # torch cannot know that nothing here writes to a mapped array
+            warnings.filterwarnings("ignore", message="The given NumPy array is not writable", category=UserWarning)
+            tensor = torch.from_numpy(array)
     if tensor.ndim == 0 or tensor.shape[0] == 0:
-        must = "an array with at least one row"
-        raise ValueError(checks.message(f"the {name} given to fit", must, tuple(tensor.shape)))
+        raise ValueError(checks.message(what, "an array with at least one row", tuple(tensor.shape)))
     dtype = tensor.dtype
     if tensor.is_floating_point():
         checks.check_finite(tensor, name, "fit")
         dtype = dtype if isinstance(given, Tensor) else torch.get_default_dtype()
     return Part(tensor if mapped else tensor.detach().to(device, dtype), dtype)
-
-
-def _to_tensor(array: NDArray[Any], name: str, mapped: bool) -> Tensor:
-    if array.dtype.kind not in "fiub":
-        hint = "Labels that are names become numbers by numpy.unique(labels, return_inverse=True)[1]."
-        must = "an array of numbers"
-        raise TypeError(checks.message(f"the {name} given to fit", must, f"dtype {array.dtype}", hint))
-    forwards = min(array.strides, default=0) >= 0
-    if not (forwards and array.dtype.isnative and (mapped or array.flags.writeable)):
-        # A copy where torch cannot share the memory: read-only, backwards, or of another byte order.
-        array = np.array(array, dtype=array.dtype.newbyteorder("="), order="C")
-    with warnings.catch_warnings():  # torch cannot know that nothing here writes to a mapped array
-        warnings.filterwarnings("ignore", message="The given NumPy array is not writable", category=UserWarning)
-        return torch.from_numpy(array)

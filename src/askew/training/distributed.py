@@ -72,12 +72,12 @@ class ProcessGroup(OneProcess):
 
     def check_same(self, settings: Mapping[str, object], modules: Mapping[str, object] | None = None) -> None:
         """Raise the same error in all processes if their settings differ: they would wait for each other."""
-        shapes: dict[str, object] = {}
-        for name, module in (modules or {}).items():
-            if isinstance(module, nn.Module):
-                for key, t in [*module.named_parameters(), *module.named_buffers()]:
-                    kind = "learned" if t.requires_grad else "fixed"
-                    shapes[f"{key} of the {name}"] = f"{kind} {t.dtype} {tuple(t.shape)}"
+        shapes = {
+            f"{key} of the {name}": f"{'learned' if t.requires_grad else 'fixed'} {t.dtype} {tuple(t.shape)}"
+            for name, module in (modules or {}).items()
+            if isinstance(module, nn.Module)
+            for key, t in (*module.named_parameters(), *module.named_buffers())
+        }
         given = self.all_gather({**settings, **shapes})
         data = [name for name in ("data", "validation") if name in settings]
         names = dict.fromkeys(name for one in given for name in one)  # one may have names that others have not
@@ -183,7 +183,12 @@ class ProcessGroup(OneProcess):
                     parameter.grad = torch.zeros_like(parameter)
                 gradients.append(parameter.grad)
         of_loss = [p.grad for p in (loss.parameters() if isinstance(loss, nn.Module) else ()) if p.grad is not None]
-        _add_in_place(gradients + of_loss)
+        alike: dict[tuple[torch.dtype, torch.device], list[Tensor]] = {}
+        for gradient in gradients + of_loss:
+            alike.setdefault((gradient.dtype, gradient.device), []).append(gradient)
+        for parts in alike.values():  # all in one message: it costs milliseconds, however short
+            total = _sum_over_processes(nn.utils.parameters_to_vector(parts))
+            nn.utils.vector_to_parameters(total, parts)
         if isinstance(loss, Loss) and not _is_divided(loss):
             # All processes have computed the same gradient up to rounding; the mean is one of them.
             for gradient in of_loss:
@@ -241,14 +246,3 @@ def _sum_over_processes(term: Tensor) -> Tensor:
 def add_over_processes(term: Tensor) -> Tensor:
     """Return the sum of a tensor over processes; the gradient goes to the term of each, to be added up later."""
     return _sum_over_processes(term) + (term - term.detach())
-
-
-def _add_in_place(tensors: list[Tensor]) -> None:
-    """Replace each tensor by its sum over processes, all in one message: it costs milliseconds, however short."""
-    alike: dict[tuple[torch.dtype, torch.device], list[Tensor]] = {}
-    for tensor in tensors:
-        alike.setdefault((tensor.dtype, tensor.device), []).append(tensor)
-    for parts in alike.values():
-        message = _sum_over_processes(nn.utils.parameters_to_vector(parts))
-        for tensor, total in zip(parts, message.split([tensor.numel() for tensor in parts]), strict=True):
-            tensor.copy_(total.view_as(tensor))
