@@ -96,9 +96,8 @@ def _header(file: BinaryIO, length: int) -> tuple[tuple[int, ...], Any, np.dtype
     except Exception as error:  # damaged headers raise many kinds
         what = " ".join(str(error).split())[:200]
         raise ValueError(f"it is no array of numpy: {what}") from error
-    if dtype.hasobject:
-        raise ValueError("it is an array of Python objects, which are not read")
-    if any(type(size) is not int or size < 0 for size in shape) or len(shape) > 32 or dtype.itemsize == 0:
+    odd = any(type(size) is not int or size < 0 for size in shape) or len(shape) > 32
+    if odd or dtype.hasobject or dtype.itemsize == 0:  # Python objects are not read
         raise ValueError(f"it is {dtype} of shape {shape}")
     declared, there = math.prod(shape) * dtype.itemsize, length - file.tell()
     if declared != there or (declared == 0 and max(shape, default=0) > length):

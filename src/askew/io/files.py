@@ -62,10 +62,9 @@ def atomic_write(path: str | os.PathLike[str]) -> Iterator[Path]:
         if isinstance(error, OSError) and error.errno and str(error.filename or temporary) == str(temporary):
             raise type(error)(error.errno, f"{str(path)!r} could not be written: {error.strerror}") from error
         raise
-    if os.name == "posix":
-        # The file has its name already; some file systems do not let folders be flushed.
-        with contextlib.suppress(OSError):
-            _flush(target.parent, os.O_RDONLY)
+    # The file has its name already; Windows and some file systems do not let folders be flushed.
+    with contextlib.suppress(OSError):
+        _flush(target.parent, os.O_RDONLY)
 
 
 def _flush(path: Path, flags: int) -> None:

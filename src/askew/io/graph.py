@@ -119,9 +119,8 @@ def _chosen(
     choices: dict[str, nn.Module] = dict.fromkeys(("forward", "pairwise"), model) if hasattr(model, "pairwise") else {}
     if encoder is not None:
         choices["encoder"] = encoder
-    chosen = checks.check_name(
-        next(iter(choices)) if what is None else what, choices, f"what of {type(model).__name__}"
-    )
+    wanted = next(iter(choices)) if what is None else what
+    chosen = checks.check_name(wanted, choices, f"what of {type(model).__name__}")
     rows = _points(model, example, ROWS)
     # A copy keeps the mode of the model; frozen, so that nothing is recorded for a backward pass.
     frozen = copy.deepcopy(choices[chosen]).eval().requires_grad_(False).cpu()
@@ -153,9 +152,8 @@ def _points(model: nn.Module, example: Tensor | None, count: int) -> Tensor:
         must = "given, as the shape of the points is not known"
         hint = "Example: example=torch.zeros(2, 3, 224, 224)."
         raise ValueError(checks.message(f"example of export for {type(inner).__name__}", must, "None", hint))
-    # 1 / size lies in every domain but the negative one, and sums to one.
-    points = torch.full((count, *shape), 1 / shape[-1] if len(shape) == 1 and shape[0] > 1 else 0.5, dtype=dtype)
-    return -points if getattr(model, "domain", None) == checks.NEGATIVE else points
+    domain = getattr(model, "domain", checks.REAL)
+    return torch.full((count, *shape), domain.middle(shape[-1]), dtype=dtype)
 
 
 def _shape(module: nn.Module) -> tuple[int, ...] | None:

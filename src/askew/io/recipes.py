@@ -142,8 +142,7 @@ def describe(module: nn.Module) -> dict[str, Any]:
     if tensors:
         must = "a parameter or a buffer of that name"
         raise TypeError(checks.message(f"{next(iter(tensors))} of {type(module).__name__}", must, "one that is not"))
-    result: dict[str, Any] = description
-    return result
+    return dict(description)
 
 
 @dataclass(frozen=True)

@@ -73,8 +73,8 @@ class Rows:
             self._parts.append(_Array(np.asarray(source), columns, "the array given to Rows"))
         else:
             for path in _files(source):
-                first = self._parts[0] if self._parts and columns is None else None
-                self._parts.append(_open(path, columns, first.names if isinstance(first, _Parquet) else None))
+                follows = self._parts[0].names if self._parts and columns is None else None
+                self._parts.append(_open(path, columns, follows))
         widths = {part.width for part in self._parts}
         if len(widths) > 1:
             got = " and ".join("vectors" if width is None else f"{width} columns" for width in sorted(widths, key=str))
@@ -122,6 +122,8 @@ class Rows:
 
 class _Array:
     """A vector or a matrix, mapped from a file or in memory."""
+
+    names = None
 
     def __init__(self, array: Numbers, columns: Any, shown: str) -> None:
         if array.dtype.kind not in "fiub" or array.ndim not in (1, 2):

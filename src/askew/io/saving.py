@@ -17,11 +17,7 @@ from askew.io.folder import FolderFormat, read_description, settled, write_folde
 from askew.io.recipes import build, check_rebuildable, describe
 from askew.io.trees import flatten, unflatten
 
-MODEL = FolderFormat(
-    kind="model",
-    part=r"weights-[0-9a-f]{16}\.safetensors",
-    parts=lambda description: [description["weights"]["file"]],
-)
+MODEL = FolderFormat("model", r"weights-[0-9a-f]{16}\.safetensors", lambda content: [content["weights"]["file"]])
 
 
 def save(model: object, folder: str | os.PathLike[str], notes: Mapping[str, object] | None = None) -> None:
@@ -226,13 +222,10 @@ class _Packer:
 
 def _unwrapped(model: object) -> object:
     """Return the module inside of what compilers and data parallelism put around it."""
-    while isinstance(model, nn.Module):
-        if isinstance(model, nn.parallel.DistributedDataParallel):
-            model = model.module
-        elif "_orig_mod" in model._modules:
-            model = model._modules["_orig_mod"]
-        else:
-            break
+    if isinstance(model, nn.parallel.DistributedDataParallel):
+        return _unwrapped(model.module)
+    if isinstance(model, nn.Module) and "_orig_mod" in model._modules:
+        return _unwrapped(model._modules["_orig_mod"])
     return model
 
 
@@ -242,12 +235,9 @@ def _is_estimator(value: object) -> bool:
 
 def _unknown_classes(node: object) -> set[str]:
     """Return the names of the classes in a description that somebody must hand in."""
-    if isinstance(node, list):
-        return {name for item in node for name in _unknown_classes(item)}
-    if not isinstance(node, dict):
-        return set()
-    own = {str(node.get("class"))} if node.get("source") == "unknown" else set()
-    return own.union(*(_unknown_classes(item) for item in node.values()))
+    items = node.values() if isinstance(node, dict) else node if isinstance(node, list) else ()
+    own = {str(node.get("class"))} if isinstance(node, dict) and node.get("source") == "unknown" else set[str]()
+    return own.union(*map(_unknown_classes, items))
 
 
 # ---------------------------------------------------------------------- out of a file

@@ -19,9 +19,6 @@ from askew.losses import AllTriplets, LabelLoss, Loss, PairLoss, TripletLoss
 from askew.losses.base import embed
 from askew.training.runtime import Batch, Objective, OneProcess, one_number
 
-# Seconds that threads of the process group get when Python ends.
-SECONDS_TO_END = 0.1
-
 Own = TypeVar("Own")
 
 
@@ -227,7 +224,7 @@ def let_group_end() -> None:
     optimisers import in their first step holds a reference to the group: its functions have the group at the time of
     import as a default argument. Imported while there is no group, it holds none.
     """
-    atexit.register(time.sleep, SECONDS_TO_END)
+    atexit.register(time.sleep, 0.1)  # seconds
     group = distributed.group.WORLD
     distributed.group.WORLD = None
     try:

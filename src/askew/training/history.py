@@ -52,8 +52,7 @@ class History:
         """Return the table as text: all rows, or the first and the last ten."""
         import pandas
 
-        table: str = pandas.DataFrame(self.rows).to_string(index=False, max_rows=20, na_rep="", float_format="%.5g")
-        return table
+        return str(pandas.DataFrame(self.rows).to_string(index=False, max_rows=20, na_rep="", float_format="%.5g"))
 
 
 class TrainingDivergedError(RuntimeError):

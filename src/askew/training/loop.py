@@ -172,8 +172,8 @@ def fit(
     processes = _join_processes(place)
     names = loss.parts if isinstance(loss, Loss) else None
     source = make_batches(data, names, batch_size, place)
-    watched = validation
-    if validation is not None and not callable(validation):
+    watched: Batches | Callable[[Divergence], float] | None = validation if callable(validation) else None
+    if validation is not None and watched is None:
         watched = make_batches(validation, names, batch_size, place)
     # Only a checkpoint or another process can be of other data; nobody else needs a digest of it.
     compared = path is not None or processes.size > 1
@@ -195,13 +195,9 @@ def fit(
         schedule=schedule if isinstance(schedule, str) else _name(schedule),
     )
     begun = path is not None and path.exists()
-    others = {
-        "checkpoint_every": every,
-        "calibrate": bool(calibrate),
-        "callback": callback is not None,
-        "checkpoint": path and ("a file that can be read" if begun else "no file yet"),
-    }
-    processes.check_same(asdict(settings) | others, {"model": model, "loss": loss})
+    others = {"checkpoint_every": every, "calibrate": bool(calibrate), "callback": callback is not None}
+    file = path and ("a file that can be read" if begun else "no file yet")
+    processes.check_same({**asdict(settings), **others, "checkpoint": file}, {"model": model, "loss": loss})
 
     with contextlib.ExitStack() as stack:
         stack.enter_context(seeded(seed, place))

@@ -86,7 +86,7 @@ class Run:
     loss: Objective
     source: Batches
     settings: Settings
-    validation: object
+    validation: Batches | Callable[[Divergence], float] | None
     make_optimizer: MakeOptimizer | None
     schedule: Schedule
     callback: Callback | None
@@ -298,10 +298,8 @@ class Run:
         set_random_state(random, self.device, None)
 
     def _score(self) -> float:
-        if callable(self.validation):
-            return float(self.validation(self.model))
         if not isinstance(self.validation, Batches):
-            return math.nan
+            return float(self.validation(self.model)) if self.validation else math.nan
         total = count = 0.0
         for batch in self._in_step(self.validation, self.validation.epoch(0, 0, 0, lambda: None)):
             rows = batch[0].shape[0]
