@@ -294,7 +294,7 @@ def test_a_missing_part(part: str, tmp_path: Path) -> None:
 
 def test_no_index(tmp_path: Path) -> None:
     for folder in (tmp_path, tmp_path / "nowhere"):
-        with pytest.raises(FileNotFoundError, match=r"folder must be one that ExactIndex.save wrote, with an index"):
+        with pytest.raises(FileNotFoundError, match=r"folder must be one that ExactIndex.save wrote, with its index"):
             ExactIndex.load(folder)
 
 
