@@ -10,9 +10,9 @@ from typing import Any
 # nothing on disk.
 NAMES = {
     ("divergences", "askew.divergences"): (
-        *("Bregman", "DeepDiv", "DeepNorm", "Divergence", "Dual", "Embedded", "Euclidean", "GeneralizedSymmetrized"),
-        *("IQE", "Jensen", "MRN", "Mahalanobis", "MaxAffine", "NeuralBregman", "Reversed", "Scaled", "Sqrt"),
-        *("Symmetrized", "WideNorm"),
+        *("Bregman", "DeepDiv", "DeepNorm", "Divergence", "Drift", "Dual", "Embedded", "Euclidean"),
+        *("GeneralizedSymmetrized", "IQE", "Jensen", "MRN", "Mahalanobis", "MaxAffine", "NeuralBregman", "Reversed"),
+        *("Scaled", "Sqrt", "Symmetrized", "WideNorm"),
     ),
     ("divergences", "askew.divergences.max_affine"): ("MaxOfPieces",),
     ("encoders", "askew.encoders"): ("Identity", "Linear", "MLP", "SmallCNN", "Standardize"),
