@@ -300,7 +300,7 @@ trees = st.recursive(
 )
 
 
-@settings(max_examples=150, deadline=None, derandomize=True)
+@settings(max_examples=75, deadline=None, derandomize=True)
 @given(trees)
 def test_trees_come_back_exactly(tree: object) -> None:
     tensors, rest = io.flatten(tree)
@@ -442,7 +442,7 @@ json_values = st.recursive(
 )
 
 
-@settings(max_examples=200, deadline=None, derandomize=True)
+@settings(max_examples=100, deadline=None, derandomize=True)
 @given(json_values)
 def test_any_json_is_understood_or_refused(rest: object) -> None:
     # Anything else than this kind of error fails the test.

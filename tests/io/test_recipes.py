@@ -66,13 +66,12 @@ def test_every_member_with_every_wrapper(case: Case) -> None:
         assert torch.equal(copied.pairwise(x, y), divergence.pairwise(x, y))
 
 
-@pytest.mark.parametrize("convert", [nn.Module.float, nn.Module.bfloat16], ids=["float32", "bfloat16"])
 @pytest.mark.parametrize("name", CATALOGUE)
-def test_other_dtypes(name: str, convert: Callable[[nn.Module], nn.Module]) -> None:
+def test_other_dtypes(name: str) -> None:
     divergence = make(name, DIM)
     if CATALOGUE[name].learned:
         train(divergence)
-    convert(divergence)
+    divergence.bfloat16()
     copied = again(divergence)
     assert same_state(copied, divergence)
     assert copied.dtype == divergence.dtype
@@ -419,7 +418,7 @@ nested = st.recursive(
 )
 
 
-@settings(max_examples=150, deadline=None, derandomize=True)
+@settings(max_examples=75, deadline=None, derandomize=True)
 @given(nested)
 def test_any_description_is_understood_or_refused(description: object) -> None:
     try:
