@@ -8,7 +8,6 @@ which limits what a process writes to. In a control group, pages of files count,
 wanted: private is the largest memory that was not of that kind.
 
 - train: 200 steps of NBD on batches of 1,024 rows of a mapped array
-- train-parquet: the same number of steps by RowBatches from the Parquet file
 - index: FaissIndex of kind ivf-pq over all rows, half a byte a feature, from the .npy file, with scratch; then 100
   searches, saving, loading
 - cluster: BregmanKMeans.partial_fit of 64 clusters over all blocks of the Parquet file
@@ -29,7 +28,7 @@ from pathlib import Path
 import numpy as np
 
 STEPS, BATCH, CLUSTERS = 200, 1024, 64
-PARTS = ("train", "train-parquet", "index", "cluster")
+PARTS = ("train", "index", "cluster")
 
 
 def write_table(folder: Path, size: int, dim: int) -> int:
@@ -65,20 +64,17 @@ def run(part: str, folder: Path) -> str:
     import torch
 
     import askew
-    from askew.io import RowBatches, Rows
+    from askew.io import Rows
 
     torch.manual_seed(0)
     dim = np.load(folder / "points.npy", mmap_mode="r").shape[1]
     names = [f"x{i}" for i in range(dim)]
     table = folder / "table.parquet"
     loss = askew.losses.AllTriplets(1.0)
-    if part.startswith("train"):
+    if part == "train":
         model = askew.NeuralBregman(dim)
         some = tuple(torch.from_numpy(Rows(folder / f"{name}.npy").read(0, BATCH)) for name in ("points", "labels"))
-        if part == "train":
-            data: object = tuple(np.load(folder / f"{name}.npy", mmap_mode="r") for name in ("points", "labels"))
-        else:
-            data = RowBatches((Rows(table, names), Rows(table, "label")), BATCH, run=1024, mixed=8)
+        data = tuple(np.load(folder / f"{name}.npy", mmap_mode="r") for name in ("points", "labels"))
         points, labels = some
 
         def measured() -> float:

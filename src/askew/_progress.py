@@ -12,7 +12,7 @@ __all__ = ["progress_bar"]
 
 @contextlib.contextmanager
 def progress_bar(
-    show: bool | None, total: int, what: str, done: int = 0, value: str | None = None, estimate: bool = True
+    show: bool | None, total: int, what: str, done: int = 0, value: str | None = None
 ) -> Iterator[Callable[..., None]]:
     """Give a function that moves a progress bar: ``move(done)`` or ``move(done, number)``.
 
@@ -29,8 +29,6 @@ def progress_bar(
         Steps that are done already.
     value
         Name of a number shown next to the bar, such as the loss.
-    estimate
-        Whether to show the remaining time, estimated from the last steps; for steps of about equal length.
 
     Examples
     --------
@@ -53,8 +51,7 @@ def progress_bar(
     ]
     if value:
         columns.append(progress.TextColumn(f"{value} {{task.fields[number]:.4g}}"))
-    if estimate:
-        columns.append(progress.TimeRemainingColumn())
+    columns.append(progress.TimeRemainingColumn())
     console = Console(stderr=True)
     with progress.Progress(*columns, console=console, transient=console.is_terminal) as bar:
         task = bar.add_task(what, total=total, completed=done, number=float("nan"))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import copy
 import hashlib
 import io
@@ -98,10 +99,13 @@ def test_archive_that_says_it_unpacks_to_the_machine(tmp_path: Path) -> None:
 
 
 def test_archive_compressed_in_another_way(tmp_path: Path) -> None:
-    with zipfile.ZipFile(tmp_path / "a.npz", "w", zipfile.ZIP_BZIP2) as archive:
-        archive.writestr("a.npy", npy("{'descr': '|u1', 'fortran_order': False, 'shape': (2,), }", bytes(2)))
-    with pytest.raises(ValueError, match="another way than by deflate"):
-        read_frame(tmp_path / "a.npz")
+    """What it declares is all that is unpacked, and no more than deflate would have saved."""
+    for size, refused in ((2, False), (1 << 24, True)):
+        with zipfile.ZipFile(tmp_path / "a.npz", "w", zipfile.ZIP_BZIP2) as archive:
+            content = npy(f"{{'descr': '|u1', 'fortran_order': False, 'shape': ({size},), }}", bytes(size))
+            archive.writestr("a.npy", content)
+        with pytest.raises(ValueError, match="say they unpack to") if refused else contextlib.nullcontext():
+            assert len(read_frame(tmp_path / "a.npz")) == size
 
 
 # ---------------------------------------------------------------------- Parquet
@@ -217,7 +221,7 @@ def test_one_long_cell_does_not_make_all_long(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("text", "words"), [("[1e999]", "1e999 is not JSON"), ("[" * 500 + "]" * 500, "levels"), ("[" * 90000, "JSON")]
+    ("text", "words"), [("[1e999]", "not JSON compliant"), ("[" * 300 + "]" * 300, "levels"), ("[" * 90000, "JSON")]
 )
 def test_json_that_nothing_else_can_hold(text: str, words: str) -> None:
     with pytest.raises(ValueError, match=words):
@@ -266,24 +270,20 @@ def spoiled(tree: Any) -> dict[str, torch.Tensor]:
     ("forgery", "words"),
     [
         (lambda tree: tree.pop("counters"), "parts of it are missing"),
-        (lambda tree: tree["counters"].pop("step"), "other names"),
-        (lambda tree: tree["counters"].update(step="x"), "its step is 'x'"),
-        (lambda tree: tree["counters"].update(order_seed=-1), "its order_seed is '-1'"),
-        (lambda tree: tree["counters"].update(rows=[1]), "its rows are not rows of numbers"),
-        (lambda tree: tree.update(best={}), "best weights are of another model"),
-        (lambda tree: tree["random"].pop("cpu"), "not the state of a generator"),
-        (lambda tree: tree.update(others=3), "its others are not a list"),
-        (lambda tree: tree.update(others=[torch.zeros(3)]), "not the state of a generator"),
-        (
-            lambda tree: tree.update(others=[{"random": tree["random"], "epoch_random": {}}]),
-            "not the state of a generator",
-        ),
+        (lambda tree: tree["counters"].pop("step"), "its counters are those of another program"),
+        (lambda tree: tree["counters"].update(step="x"), "its counters are those of another program"),
+        (lambda tree: tree["counters"].update(step=-1), "its steps are not those of this run"),
+        (lambda tree: tree["counters"].update(step=5), "its steps are not those of this run"),
+        (lambda tree: tree.update(best={}), "of the same model and optimiser"),
+        (lambda tree: tree["random"].pop("cpu"), "of the same model and optimiser"),
+        (lambda tree: tree["epoch_random"].update(cpu=torch.zeros(3)), "of the same model and optimiser"),
+        (lambda tree: tree.update(others=3), "of the same model and optimiser"),
         (lambda tree: tree["optimizer"].pop("state"), "of the same model and optimiser"),
         (lambda tree: tree["optimizer"]["state"][0].update(exp_avg=torch.zeros(9)), "exp_avg has another shape"),
         (lambda tree: tree["optimizer"]["param_groups"][0].update(betas="x"), "its betas is of another kind"),
         (lambda tree: tree["model"].clear(), "of the same model and optimiser"),
-        (lambda tree: tree["model"].update(spoiled(tree)), "one with finite weights. Got NaN or infinite ones"),
-        (lambda tree: tree.update(best=spoiled(tree)), "one with finite weights. Got NaN or infinite ones"),
+        (lambda tree: tree["model"].update(spoiled(tree)), "its weights are NaN or infinite"),
+        (lambda tree: tree.update(best=spoiled(tree)), "its weights are NaN or infinite"),
     ],
 )
 def test_forged_checkpoints_are_refused(tmp_path: Path, forgery: Any, words: str) -> None:
@@ -513,10 +513,10 @@ def test_member_that_says_it_is_longer_than_the_archive(tmp_path: Path) -> None:
 
 
 def test_text_of_numpy_with_numbers_that_are_no_characters(tmp_path: Path) -> None:
-    for code in (0x110000, 0xD800):
+    for code, words in ((0x110000, "no characters"), (0xD800, "surrogates not allowed")):
         np.save(tmp_path / "a.npy", np.array([65, code], np.uint32).view("U1"))
-        with pytest.raises(ValueError, match="no characters"):
-            askew_io.read_array(tmp_path / "a.npy")
+        with pytest.raises(ValueError, match=words):
+            read_frame(tmp_path / "a.npy")
 
 
 def test_a_point_without_weight_that_is_infinitely_far() -> None:

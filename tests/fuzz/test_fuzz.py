@@ -144,9 +144,8 @@ def test_trees_come_back(tree: Any) -> None:
 @quick
 @given(st.binary(max_size=60) | trees.map(lambda tree: json.dumps(tree).encode()))
 def test_descriptions_are_read_or_refused(content: bytes) -> None:
-    answer(
-        lambda: askew_io.unflatten({}, askew_io.check_description(askew_io.read_json(content, "'x'"), "'x'", "model"))
-    )
+    check = askew_io.files.check_description
+    answer(lambda: askew_io.unflatten({}, check(askew_io.read_json(content, "'x'"), "'x'", "model")))
 
 
 # Python writes no bytes as a call of bytes, which this reader does not know.

@@ -123,14 +123,6 @@ def test_onnx_lacks_an_operation(tmp_path: Path) -> None:
     assert not list(tmp_path.iterdir())
 
 
-def test_onnx_has_a_largest_size(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(graph, "ONNX_BYTES", 10)
-    with pytest.raises(
-        ValueError, match=r"model of an ONNX file must be of at most 10 bytes. Got 16 instead. Use .pt2"
-    ):
-        export(Mahalanobis(2), tmp_path / "D.onnx")
-
-
 @pytest.mark.parametrize("dim", [0, 1, -1])
 def test_running_maximum(dim: int) -> None:
     x = torch.randint(0, 5, (4, 5, 7)).float()
@@ -196,13 +188,6 @@ def test_the_file_is_replaced_as_a_whole(tmp_path: Path, monkeypatch: pytest.Mon
     assert [path.name for path in tmp_path.iterdir()] == ["D.pt2"]
 
 
-def test_a_path_with_another_ending(tmp_path: Path) -> None:
-    export(Mahalanobis(2), tmp_path / "model.bin", format="pt2")
-    with (tmp_path / "model.bin").open("rb") as file:
-        program = torch.export.load(file)
-    assert program.module()(torch.ones(1, 2), torch.ones(1, 2)).shape == (1,)
-
-
 # ---------------------------------------------------------------------- what is refused
 
 
@@ -211,7 +196,6 @@ def test_a_path_with_another_ending(tmp_path: Path) -> None:
     [
         (3, {}, TypeError, "model of export must be a divergence or an encoder. Got int instead. For an estimator"),
         (Mahalanobis(2), {"path": "D.pt"}, ValueError, "path of export must be a path that ends in .pt2 or .onnx"),
-        (Mahalanobis(2), {"format": "tflite"}, ValueError, "format must be one of 'pt2', 'onnx'. Got 'tflite'"),
         (Mahalanobis(2), {"what": "encoder"}, ValueError, "what of Mahalanobis must be one of 'forward', 'pairwise'"),
         (Linear(2, 2), {"what": "pairwise"}, ValueError, "what of Linear must be one of 'encoder'. Got 'pairwise'"),
         (ResNet20(), {}, ValueError, "example of export for ResNet20 must be given, as the shape of the points"),

@@ -34,9 +34,9 @@ def written(module: nn.Module) -> Any:
 
 def again(module: nn.Module, **given: Any) -> Any:
     description = written(module)
-    io.check_rebuildable(module, description)
+    io.recipes.check_rebuildable(module, description)
     tensors = {name: tensor.clone() for name, tensor in module.state_dict().items()}
-    return io.build(description, tensors, **given)
+    return io.recipes.build(description, tensors, **given)
 
 
 def same_state(a: nn.Module, b: nn.Module) -> bool:
@@ -66,13 +66,12 @@ def test_every_member_with_every_wrapper(case: Case) -> None:
         assert torch.equal(copied.pairwise(x, y), divergence.pairwise(x, y))
 
 
-@pytest.mark.parametrize("convert", [nn.Module.float, nn.Module.bfloat16], ids=["float32", "bfloat16"])
 @pytest.mark.parametrize("name", CATALOGUE)
-def test_other_dtypes(name: str, convert: Callable[[nn.Module], nn.Module]) -> None:
+def test_other_dtypes(name: str) -> None:
     divergence = make(name, DIM)
     if CATALOGUE[name].learned:
         train(divergence)
-    convert(divergence)
+    divergence.bfloat16()
     copied = again(divergence)
     assert same_state(copied, divergence)
     assert copied.dtype == divergence.dtype
@@ -146,7 +145,7 @@ def test_the_outermost_constructor_counts() -> None:
     with pytest.raises(
         ValueError, match=r"classes must be given, as the model has the class '.*Small', which is not of"
     ):
-        io.build(written(Small(3)), Small(3).state_dict())
+        io.recipes.build(written(Small(3)), Small(3).state_dict())
 
 
 def test_lists_of_the_caller_may_change() -> None:
@@ -175,7 +174,7 @@ def test_a_module_that_no_longer_is_what_it_was_made_as() -> None:
     module = NeuralBregman(3)
     module.potential = ICNN(3, widths=(7,))
     with pytest.raises(ValueError, match=r"the tensors of a NeuralBregman that is to be saved must be those of"):
-        io.check_rebuildable(module, io.describe(module))
+        io.recipes.check_rebuildable(module, io.describe(module))
 
 
 def test_tensors_that_are_arguments() -> None:
@@ -218,7 +217,7 @@ def test_copies_pickles_and_state_dicts() -> None:
 def test_no_second_reference_is_kept() -> None:
     first = nn.Linear(3, 2)
     module = Embedded(first, Euclidean(2))
-    assert not any(part is first for part in module._record.values.values())
+    assert not any(part is first for part in module._record.values())
 
 
 def test_building_leaves_the_random_numbers_alone() -> None:
@@ -286,11 +285,11 @@ def test_an_encoder_of_the_user_is_handed_in() -> None:
         "Pass one: askew.load(folder, encoder=OwnEncoder(...))."
     )
     with pytest.raises(ValueError, match=re.escape(message)):
-        io.build(written(module), module.state_dict())
+        io.recipes.build(written(module), module.state_dict())
     with pytest.raises(
         ValueError, match=re.escape("encoder.layer.weight of shape (2, 5). Got encoder.layer.weight of")
     ):
-        io.build(written(module), module.state_dict(), encoder=OwnEncoder(5))
+        io.recipes.build(written(module), module.state_dict(), encoder=OwnEncoder(5))
 
 
 def test_a_potential_of_the_user_is_made_from_its_class() -> None:
@@ -372,7 +371,7 @@ def module_json(name: object, source: object = "library", **given: object) -> di
 )
 def test_hostile_descriptions_are_refused(description: object) -> None:
     with pytest.raises(ValueError, match="must be"):
-        io.build(description, {})
+        io.recipes.build(description, {})
 
 
 @pytest.mark.parametrize(
@@ -396,7 +395,7 @@ def test_hostile_descriptions_are_refused(description: object) -> None:
 def test_a_small_file_takes_no_large_memory(description: object) -> None:
     # Terabytes, if any of these were made for real.
     with pytest.raises(ValueError, match=r"the tensors of the file must be those of .*, with .* of shape .* Got no"):
-        io.build(description, {})
+        io.recipes.build(description, {})
 
 
 names = st.one_of(st.sampled_from(sorted(io.classes.MODULES)), st.text(max_size=5))
@@ -419,11 +418,11 @@ nested = st.recursive(
 )
 
 
-@settings(max_examples=150, deadline=None, derandomize=True)
+@settings(max_examples=75, deadline=None, derandomize=True)
 @given(nested)
 def test_any_description_is_understood_or_refused(description: object) -> None:
     try:
-        module = io.build(description, {})
+        module = io.recipes.build(description, {})
     except ValueError:
         return
     assert isinstance(module, nn.Module)

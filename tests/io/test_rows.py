@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
-from askew.io import RowBatches, Rows
+from askew.io import Rows
 
 pandas = pytest.importorskip("pandas")
 pytest.importorskip("pyarrow")
@@ -90,11 +90,11 @@ def test_files_follow_the_columns_of_the_first(tmp_path: Path) -> None:
     np.testing.assert_array_equal(Rows(tmp_path).read(0, 6), POINTS[:6])
     np.testing.assert_array_equal(Rows(tmp_path, ["b", "d"]).read(0, 6), POINTS[:6, [1, 3]])
     frame[3:].rename(columns={"c": "e"}).to_parquet(tmp_path / "3.parquet")
-    with pytest.raises(ValueError, match=r"columns of '.*3\.parquet' must be those of .*1\.parquet'.*'e'.*no 'c'"):
+    with pytest.raises(ValueError, match=r"columns that '.*3\.parquet' has once.*'e', 'd'\. Got 'c'"):
         Rows(tmp_path)
     assert Rows(tmp_path, ["b", "d"]).shape == (9, 2)
-    frame[["a", "b"]].to_parquet(tmp_path / "3.parquet")
-    with pytest.raises(ValueError, match=r"columns of '.*3\.parquet' must be those of .*1\.parquet'\. Got no 'c'"):
+    frame.assign(e=0.0).to_parquet(tmp_path / "3.parquet")
+    with pytest.raises(ValueError, match=r"columns that '.*3\.parquet' has once.*Got 'e'"):
         Rows(tmp_path)
 
 
@@ -104,7 +104,7 @@ def test_two_columns_of_one_name_are_said(tmp_path: Path) -> None:
 
     parquet.write_table(pyarrow.table([[1.0], [2.0], [3.0]], names=["a", "a", "b"]), tmp_path / "a.parquet")
     for columns in (None, "a"):
-        with pytest.raises(ValueError, match=r"different names.*2 of the name 'a'"):
+        with pytest.raises(ValueError, match=r"has once.*Got 'a'"):
             Rows(tmp_path / "a.parquet", columns)
     assert Rows(tmp_path / "a.parquet", "b").read(0, 1).tolist() == [3.0]
 
@@ -174,8 +174,6 @@ def test_masked_entries_are_said() -> None:
     with pytest.raises(ValueError, match=r"the array given to Rows must be without masked entries\. Got 1 of 2"):
         Rows(masked)
     assert Rows(masked[:1]).read(0, 1).tolist() == [1.0]
-    with pytest.raises(ValueError, match=r"parts of RowBatches must be without masked entries\. Got 1 of 2"):
-        RowBatches((masked, np.arange(2)), 2)
 
 
 def test_what_is_no_table_is_said(tmp_path: Path) -> None:
@@ -194,7 +192,7 @@ def test_what_is_no_table_is_said(tmp_path: Path) -> None:
     empty.mkdir()
     for source, error, text in (
         (tmp_path / "none.npy", FileNotFoundError, "files that exist"),
-        (empty, FileNotFoundError, "a folder with files"),
+        (empty, FileNotFoundError, "files that exist and end in .npy or .parquet"),
         (cut, ValueError, r"whole \.npy file"),
         (objects, ValueError, r"whole \.npy file"),
         (words, ValueError, "of numbers"),
@@ -209,7 +207,7 @@ def test_what_is_no_table_is_said(tmp_path: Path) -> None:
             Rows(source)  # type: ignore[arg-type]
     with pytest.raises(ValueError, match="without missing values"):
         Rows(gaps).read(0, 2)
-    with pytest.raises(ValueError, match="numbers from 0 to 3"):
+    with pytest.raises(ValueError, match=r"numbers of columns of .*of shape \(103, 4\)"):
         Rows(good, [4])
     with pytest.raises(ValueError, match="names of columns"):
         Rows(gaps, ["b"])

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +12,7 @@ import torch
 from numpy.typing import NDArray
 
 import askew
-from askew.io import RowBatches, Rows
+from askew.io import Rows
 
 POINTS = np.random.RandomState(0).rand(500, 3).astype(np.float32) + 0.1
 LABELS = (POINTS[:, 0] > 0.6).astype(np.int64)
@@ -47,88 +46,6 @@ def test_a_mapped_array_with_a_gap_is_said(tmp_path: Path) -> None:
     files = (mapped(tmp_path, "points.npy", points), LABELS)
     with pytest.raises(ValueError, match=r"points\[400, 2\] = nan"):
         askew.fit(askew.NeuralBregman(3), files, askew.losses.AllTriplets(0.2), epochs=1, device="cpu")
-
-
-def epoch(batches: RowBatches) -> tuple[list[int], list[int]]:
-    """Return the rows of an epoch in their order, by a column that numbers them, and the sizes of the batches."""
-    found = [part for (part,) in batches]
-    return torch.cat(found).tolist(), [len(part) for part in found]
-
-
-@pytest.mark.parametrize("count", [1, 9, 100, 101])
-@pytest.mark.parametrize("size", [1, 8, 30, 200])
-@pytest.mark.parametrize("mixed", [1, 3])
-def test_every_row_comes_once_an_epoch(count: int, size: int, mixed: int) -> None:
-    batches = RowBatches((np.arange(count),), size, run=7, mixed=mixed, seed=3)
-    first, sizes = epoch(batches)
-    assert sorted(first) == list(range(count))
-    assert len(sizes) == len(batches) == -(-count // size)
-    assert max(sizes) - min(sizes) <= 1
-    second, _ = epoch(batches)
-    assert count < 20 or second != first
-    assert epoch(RowBatches((np.arange(count),), size, run=7, mixed=mixed, seed=3))[0] == first
-
-
-def test_parts_stay_together() -> None:
-    for first, second in RowBatches((np.arange(50), np.arange(50) * 2.0), 8, run=5, mixed=4):
-        assert torch.equal(first * 2.0, second)
-
-
-@pytest.mark.parametrize("processes", [2, 3, 4])
-def test_processes_share_the_rows(processes: int) -> None:
-    shares = [RowBatches((np.arange(103),), 8, run=5, mixed=2, share=(rank, processes)) for rank in range(processes)]
-    for _ in range(3):
-        rows = [epoch(share)[0] for share in shares]
-        together = [row for some in rows for row in some]
-        assert len(together) == len(set(together)) >= 103 - 5 * processes
-        assert len({len(share) for share in shares}) == 1
-        assert len({len(some) for some in rows}) == 1
-
-
-def test_a_resumed_training_ends_as_an_undisturbed_one(tmp_path: Path) -> None:
-    taken = 0
-
-    def run(steps: Sequence[int], checkpoint: Path) -> torch.Tensor:
-        nonlocal taken
-        for limit in steps:
-            torch.manual_seed(0)
-            model = askew.NeuralBregman(3)
-            source = RowBatches((Rows(POINTS), Rows(LABELS)), 60, run=30, mixed=4, seed=1)
-
-            def loss(
-                model: askew.Divergence, points: torch.Tensor, labels: torch.Tensor, limit: int = limit
-            ) -> torch.Tensor:
-                nonlocal taken
-                if taken == limit:
-                    raise RuntimeError("cut off")
-                taken += 1
-                return askew.losses.AllTriplets(0.2).of(model, points, labels)
-
-            taken = 0
-            try:
-                askew.fit(
-                    model, source, loss, epochs=3, seed=0, checkpoint=checkpoint, checkpoint_every=4, device="cpu"
-                )
-            except RuntimeError:
-                continue
-        return torch.cat([p.detach().flatten() for p in model.parameters()])
-
-    assert torch.equal(run([-1], tmp_path / "whole"), run([11, -1], tmp_path / "broken"))
-
-
-def test_what_cannot_be_batches_is_said() -> None:
-    for arguments, text in (
-        (((np.arange(3), np.arange(4)), 2), "equally long"),
-        (((), 2), "a tuple of Rows"),
-        ((np.arange(3), 2), "a tuple of Rows"),
-        (((np.arange(3),), 0), "a positive integer"),
-    ):
-        with pytest.raises((ValueError, TypeError), match=text):
-            RowBatches(*arguments)  # type: ignore[arg-type]
-    with pytest.raises(ValueError, match="each of 2 processes"):
-        RowBatches((np.arange(9),), 2, run=9, share=(0, 2))
-    with pytest.raises(ValueError, match="rank < processes"):
-        RowBatches((np.arange(9),), 2, share=(2, 2))
 
 
 # ---------------------------------------------------------------------- search

@@ -6,8 +6,6 @@ import copy
 import json
 import os
 import re
-import subprocess
-import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, ClassVar
@@ -294,9 +292,7 @@ def test_an_estimator_derived_by_the_user(tmp_path: Path) -> None:
     "state", [np.random.RandomState(0), np.random.default_rng(0)], ids=["RandomState", "Generator"]
 )
 def test_random_states_are_refused(tmp_path: Path, state: object) -> None:
-    with pytest.raises(
-        TypeError, match=r"random_state of a model that is saved must be an integer or None. Got .*set_params"
-    ):
+    with pytest.raises(TypeError, match=r"the value at 'parameters.random_state' must be one that can be saved"):
         save(Learner(random_state=state), tmp_path)
     assert names(tmp_path) == set()
 
@@ -325,7 +321,7 @@ def test_a_folder_is_made_and_other_files_are_left_alone(tmp_path: Path) -> None
 def test_a_stranger_s_description_is_not_replaced(tmp_path: Path, content: str) -> None:
     (tmp_path / "model.json").write_text(content)
     with pytest.raises(
-        ValueError, match=r"folder must be without a model.json that askew did not write.*another folder"
+        ValueError, match=r"folder must be without model.json, or with one that askew wrote.*another folder"
     ):
         save(Euclidean(2), tmp_path)
     assert (tmp_path / "model.json").read_text() == content
@@ -353,7 +349,7 @@ def test_a_path_that_is_a_file(tmp_path: Path) -> None:
     for path in (tmp_path / "file", tmp_path / "file" / "model"):
         with pytest.raises(OSError, match=r"folder must be one that can be written to. Got .*file"):
             save(Euclidean(2), path)
-        with pytest.raises(FileNotFoundError, match=r"folder must be one that askew.save wrote, with a model.json"):
+        with pytest.raises(FileNotFoundError, match=r"folder must be one that askew.save wrote, with its model.json"):
             load(path)
     assert (tmp_path / "file").read_text() == "mine"
 
@@ -373,81 +369,6 @@ def test_a_folder_that_cannot_be_written(tmp_path: Path, monkeypatch: pytest.Mon
     monkeypatch.undo()
     assert names(tmp_path) == before
     assert same_state(load(tmp_path), module)
-
-
-KILLED = """
-import os, signal, sys
-from pathlib import Path
-import torch
-from askew.divergences import NeuralBregman
-from askew.io import load, save, saving
-from askew import io
-
-folder = Path(sys.argv[1])
-torch.manual_seed(0)
-old, new = NeuralBregman(2, widths=(3,)), NeuralBregman(2, widths=(3,))
-first = {name: tensor.clone() for name, tensor in old.state_dict().items()}
-second = {name: tensor.clone() for name, tensor in new.state_dict().items()}
-
-def equal(a, b):
-    return all(torch.equal(a[name], b[name]) for name in b)
-
-def die_at(call):
-    count = 0
-    def hook(event, arguments):
-        nonlocal count
-        # All that changes the disk, or opens a file for it.
-        if event.startswith("os.") or event == "open":
-            if str(folder) in str(arguments):
-                count += 1
-                if count == call:
-                    os.kill(os.getpid(), signal.SIGKILL)
-    sys.addaudithook(hook)
-    # The weights are written by foreign code, which tells no hook: stop half way through them, too.
-    write = io.files.save_file
-    def save_file(tensors, path, metadata):
-        nonlocal count
-        write(tensors, path, metadata=metadata)
-        count += 1
-        if count == call:
-            os.truncate(path, path.stat().st_size // 2)
-            os.kill(os.getpid(), signal.SIGKILL)
-    io.files.save_file = save_file
-
-outcomes = []
-for call in range(1, 100):
-    for path in folder.iterdir():
-        path.unlink()
-    save(old, folder)
-    child = os.fork()
-    if child == 0:
-        die_at(call)
-        save(new, folder)
-        os._exit(0)
-    status = os.waitpid(child, 0)[1]
-    state = load(folder).state_dict()
-    outcomes.append("old" if equal(state, first) else "new" if equal(state, second) else "broken")
-    # What was killed must not be in the way of the next one.
-    save(new, folder)
-    assert equal(load(folder).state_dict(), second)
-    if status == 0:
-        break
-print(" ".join(outcomes))
-"""
-
-
-@pytest.mark.skipif(not hasattr(os, "fork"), reason="needs processes that can be killed")
-def test_a_process_killed_at_any_call_leaves_the_old_model_or_the_new_one(tmp_path: Path) -> None:
-    command = [sys.executable, "-c", KILLED, str(tmp_path)]
-    result = subprocess.run(command, capture_output=True, text=True, check=False, timeout=300)
-    assert result.returncode == 0, result.stderr
-    outcomes = result.stdout.split()
-    changed = outcomes.index("new")
-    assert set(outcomes[:changed]) == {"old"}
-    assert set(outcomes[changed:]) == {"new"}
-    # Before and after the description is replaced; the last one was not killed.
-    assert changed >= 5
-    assert len(outcomes) - changed >= 2
 
 
 def test_a_model_that_is_replaced_while_it_is_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -513,7 +434,7 @@ def test_damaged_weights_are_noticed(folder: Path) -> None:
         with pytest.raises(ValueError, match=r"must be a whole askew file. Got one that is damaged or cut short"):
             load(folder)
     save_file({"x": torch.ones(2)}, path)
-    with pytest.raises(ValueError, match=r"must be a file written by askew. Got a safetensors file of another program"):
+    with pytest.raises(ValueError, match=r"must be a file written by askew. Got a file of another program"):
         load(folder)
     path.unlink()
     with pytest.raises(ValueError, match=r"its weights '.*' are missing"):
@@ -537,14 +458,14 @@ def test_weights_of_another_model_are_noticed(folder: Path, tmp_path: Path) -> N
         (lambda d: d.pop("modules"), "parts of it are missing"),
         (lambda d: d.pop("content"), "parts of it are missing"),
         (lambda d: d.update(modules={}), "parts of it are missing"),
-        (lambda d: d.update(modules=[3]), "a module has no description"),
-        (lambda d: d["modules"][0].pop("recipe"), "the description of a module must be"),
+        (lambda d: d.update(modules=[3]), "the description of a module is incomplete"),
+        (lambda d: d["modules"][0].pop("recipe"), "the description of a module is incomplete"),
+        (lambda d: d["modules"][0].update(recipe=3), "the description of a module must be"),
         (lambda d: d["modules"][0].update(training=1), "the description of a module is incomplete"),
-        (lambda d: d["modules"][0].update(switched=["nowhere"]), "the description of a module is incomplete"),
-        (lambda d: d["modules"][0].update(frozen=[[]]), "the description of a module is incomplete"),
+        (lambda d: d["modules"][0].update(frozen="encoder"), "the description of a module is incomplete"),
         (lambda d: d.update(content={"special": {"dict": {"module": 7}}}), "a part of it is unknown"),
-        (lambda d: d.update(content={"special": {"dict": {"module": True}}}), "a part of it is unknown"),
-        (lambda d: d.update(content={"special": {"dict": {"history": {"dict": {"x": 1}}}}}), "a part of it is unknown"),
+        (lambda d: d.update(content={"special": {"dict": {"module": -1}}}), "a part of it is unknown"),
+        (lambda d: d.update(content={"special": {"dict": {"history": {"dict": {"x": 1}}}}}), "cannot be made"),
         (lambda d: d.update(content={"special": [1]}), "a part of it is unknown"),
         (lambda d: d.update(content={"tensor": "a"}), "a tensor of the description must be one of those in the file"),
         (lambda d: d.update(weights="weights"), "must be the name of a file in its folder"),

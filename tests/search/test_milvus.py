@@ -640,7 +640,7 @@ def test_bad_folders_are_refused(tmp_path: Path, database: Make) -> None:
     index.add(points(3))
     with pytest.raises(OSError, match="folder must be one that can be written to"):
         index.save("/proc/index")
-    with pytest.raises(FileNotFoundError, match=r"must be one that MilvusIndex.save wrote, with an index.json"):
+    with pytest.raises(FileNotFoundError, match=r"must be one that MilvusIndex.save wrote, with its index.json"):
         MilvusIndex.load(tmp_path)
     index.save(tmp_path / "saved")
     file = tmp_path / "saved" / "index.json"

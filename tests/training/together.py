@@ -18,11 +18,13 @@ from torch.utils.data import DataLoader, TensorDataset
 import askew
 from askew import losses
 from askew.encoders import MLP
-from askew.training.distributed import reported
 
 STOP_AFTER = 3
 # Ways to train whose data comes from loaders, each process having its own.
-LOADERS = ("loader", "empty", "uneven", "stream", "column", "short", "validated", "shuffled", "shuffled-resumed")
+LOADERS = (
+    *("loader", "several", "stream", "empty", "uneven", "uneven-stream", "column", "short"),
+    *("validated", "shuffled", "shuffled-resumed"),
+)
 
 
 class StoppedError(Exception):
@@ -132,10 +134,11 @@ def data_of(kind: str) -> tuple[Tensor, ...]:
 
 def shares(data: tuple[Tensor, ...], how: str, rank: int, size: int) -> list[tuple[Tensor, ...]]:
     """Return the batches of a process; together they are those of the one that is alone."""
-    if how in ("uneven", "stream"):  # the first of two has three, the second two
-        pieces = list(zip(*(part.tensor_split(5) for part in data), strict=True))
+    if how in ("several", "stream", "uneven", "uneven-stream"):
+        count = 5 if how.startswith("uneven") else 6  # of five the first of two has three, the second two
+        pieces = list(zip(*(part.tensor_split(count) for part in data), strict=True))
         if size == 1:
-            pieces = [tuple(map(torch.cat, zip(*pieces[i : i + 2], strict=True))) for i in range(0, 5, 2)]
+            pieces = [tuple(map(torch.cat, zip(*pieces[i : i + 2], strict=True))) for i in range(0, count, 2)]
         return pieces[rank::size]
     if how == "empty":  # the first of two has all rows
         return [tuple(part if rank == 0 else part[:0] for part in data)]
@@ -174,7 +177,7 @@ def train(folder: Path, rank: int, size: int, case: str) -> None:
     data: object = given
     if how in LOADERS:
         data = shares(given, how, rank, size)
-        data = Stream(data) if how == "stream" else data
+        data = Stream(data) if how.endswith("stream") else data
     if how.startswith("shuffled"):
         encoded.encoder.append(nn.Dropout(0.5))
         data = shuffled(given, rank, size)
@@ -184,7 +187,7 @@ def train(folder: Path, rank: int, size: int, case: str) -> None:
     if how == "validated":  # arrays where training has loaders
         validation = given
     if how == "validated-by-loader":
-        validation = shares(given, "uneven", rank, size)
+        validation = shares(given, "several", rank, size)
 
     def callback(model: nn.Module, history: askew.training.History) -> bool:
         history.rows[-1]["size"] = float(sum(p.square().sum() for p in model.parameters()))
@@ -200,7 +203,7 @@ def train(folder: Path, rank: int, size: int, case: str) -> None:
             data,
             loss,
             epochs=2,
-            steps=None if how in ("uneven", "other-data") else 6,
+            steps=None if how in ("several", "uneven", "other-data") else 6,
             batch_size=1 if how == "tiny" else 33 + rank if how == "other-size" else 33,
             optimizer=stopping if "resumed" in how else adam if how == "shuffled" else descent,
             checkpoint=folder / f"{name}.checkpoint" if "resumed" in how else None,
@@ -230,14 +233,6 @@ def train(folder: Path, rank: int, size: int, case: str) -> None:
     np.savez(folder / f"{name}-{size}-{rank}.npz", loss=history["loss"], **weights)
 
 
-def send_what_cannot_be_sent(folder: Path, rank: int) -> None:
-    try:
-        with reported():
-            distributed.all_reduce(torch.zeros(1, dtype=torch.int16))
-    except RuntimeError as error:
-        (folder / f"unsent-{rank}.txt").write_text(str(error), "utf-8")
-
-
 def threads() -> list[str]:
     """Return the names of the threads of this process, where the system tells them."""
     return sorted(path.read_text("utf-8").strip() for path in Path("/proc/self/task").glob("*/comm"))
@@ -250,7 +245,6 @@ def main(folder: Path, rank: int, size: int, cases: Sequence[str]) -> None:
     for case in cases:
         train(folder, rank, size, case)
     if size > 1:
-        send_what_cannot_be_sent(folder, rank)
         distributed.destroy_process_group()
         (folder / f"threads-{rank}.txt").write_text("\n".join(threads()), "utf-8")
 

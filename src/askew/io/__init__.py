@@ -1,11 +1,9 @@
 """Files: models and indexes are whole or absent, checked when read, and never executed."""
 
 from askew.io.arrays import check_values, group_rows, read_array, read_arrays
-from askew.io.classes import name_of
 from askew.io.files import (
     FORMAT,
     atomic_write,
-    check_description,
     checksum,
     damaged,
     load_tensors,
@@ -13,13 +11,12 @@ from askew.io.files import (
     read_json,
     save_tensors,
     version,
-    write_json,
     write_text,
 )
 from askew.io.folder import FolderFormat, only_writer, read_description, settled, writable_folder, write_folder
 from askew.io.graph import export
-from askew.io.recipes import Rebuildable, build, check_rebuildable, describe
-from askew.io.rows import RowBatches, Rows
+from askew.io.recipes import Rebuildable, describe
+from askew.io.rows import Rows
 from askew.io.saving import load, load_with_notes, save
 from askew.io.trees import flatten, unflatten
 
@@ -27,12 +24,8 @@ __all__ = [
     "FORMAT",
     "FolderFormat",
     "Rebuildable",
-    "RowBatches",
     "Rows",
     "atomic_write",
-    "build",
-    "check_description",
-    "check_rebuildable",
     "check_values",
     "checksum",
     "damaged",
@@ -43,7 +36,6 @@ __all__ = [
     "load",
     "load_tensors",
     "load_with_notes",
-    "name_of",
     "only_writer",
     "printable",
     "read_array",
@@ -57,6 +49,5 @@ __all__ = [
     "version",
     "writable_folder",
     "write_folder",
-    "write_json",
     "write_text",
 ]

@@ -5,55 +5,27 @@ from __future__ import annotations
 from importlib import import_module
 from typing import Any
 
-# Name in a file -> module and class. An entry is never removed: files of older versions have these names. A class that
-# moves to another module changes its entry here, and nothing on disk.
-MODULES: dict[str, tuple[str, str]] = {
-    "divergences.Bregman": ("askew.divergences", "Bregman"),
-    "divergences.DeepDiv": ("askew.divergences", "DeepDiv"),
-    "divergences.DeepNorm": ("askew.divergences", "DeepNorm"),
-    "divergences.Divergence": ("askew.divergences", "Divergence"),
-    "divergences.Dual": ("askew.divergences", "Dual"),
-    "divergences.Embedded": ("askew.divergences", "Embedded"),
-    "divergences.Euclidean": ("askew.divergences", "Euclidean"),
-    "divergences.GeneralizedSymmetrized": ("askew.divergences", "GeneralizedSymmetrized"),
-    "divergences.IQE": ("askew.divergences", "IQE"),
-    "divergences.Jensen": ("askew.divergences", "Jensen"),
-    "divergences.MRN": ("askew.divergences", "MRN"),
-    "divergences.Mahalanobis": ("askew.divergences", "Mahalanobis"),
-    "divergences.MaxAffine": ("askew.divergences", "MaxAffine"),
-    "divergences.MaxOfPieces": ("askew.divergences.max_affine", "MaxOfPieces"),
-    "divergences.NeuralBregman": ("askew.divergences", "NeuralBregman"),
-    "divergences.Reversed": ("askew.divergences", "Reversed"),
-    "divergences.Scaled": ("askew.divergences", "Scaled"),
-    "divergences.Sqrt": ("askew.divergences", "Sqrt"),
-    "divergences.Symmetrized": ("askew.divergences", "Symmetrized"),
-    "divergences.WideNorm": ("askew.divergences", "WideNorm"),
-    "encoders.Identity": ("askew.encoders", "Identity"),
-    "encoders.Linear": ("askew.encoders", "Linear"),
-    "encoders.MLP": ("askew.encoders", "MLP"),
-    "encoders.SmallCNN": ("askew.encoders", "SmallCNN"),
-    "encoders.Standardize": ("askew.encoders", "Standardize"),
-    "encoders.ResNet18": ("askew_paper.encoders", "ResNet18"),
-    "encoders.ResNet20": ("askew_paper.encoders", "ResNet20"),
-    "potentials.AffinePrecomposed": ("askew.potentials", "AffinePrecomposed"),
-    "potentials.Burg": ("askew.potentials", "Burg"),
-    "potentials.ClosedForm": ("askew.potentials.closed_form", "ClosedForm"),
-    "potentials.Conjugate": ("askew.potentials", "Conjugate"),
-    "potentials.Exponential": ("askew.potentials", "Exponential"),
-    "potentials.FermiDirac": ("askew.potentials", "FermiDirac"),
-    "potentials.FromFunction": ("askew.potentials", "FromFunction"),
-    "potentials.ICNN": ("askew.potentials", "ICNN"),
-    "potentials.LogSumExp": ("askew.potentials", "LogSumExp"),
-    "potentials.NegativeEntropy": ("askew.potentials", "NegativeEntropy"),
-    "potentials.Potential": ("askew.potentials", "Potential"),
-    "potentials.PowerNorm": ("askew.potentials", "PowerNorm"),
-    "potentials.Quadratic": ("askew.potentials", "Quadratic"),
-    "potentials.Scaled": ("askew.potentials", "Scaled"),
-    "potentials.Separable": ("askew.potentials.closed_form", "Separable"),
-    "potentials.Sum": ("askew.potentials", "Sum"),
+# The names that files have, and where the classes are now: (first part of the name, module) -> last parts. A name is
+# never removed: files of older versions have it. A class that moves to another module changes its line here, and
+# nothing on disk.
+NAMES = {
+    ("divergences", "askew.divergences"): (
+        *("Bregman", "DeepDiv", "DeepNorm", "Divergence", "Drift", "Dual", "Embedded", "Euclidean"),
+        *("GeneralizedSymmetrized", "IQE", "Jensen", "MRN", "Mahalanobis", "MaxAffine", "NeuralBregman", "Reversed"),
+        *("Scaled", "Sqrt", "Symmetrized", "WideNorm"),
+    ),
+    ("divergences", "askew.divergences.max_affine"): ("MaxOfPieces",),
+    ("encoders", "askew.encoders"): ("Identity", "Linear", "MLP", "SmallCNN", "Standardize"),
+    ("encoders", "askew_paper.encoders"): ("ResNet18", "ResNet20"),
+    ("potentials", "askew.potentials"): (
+        *("AffinePrecomposed", "Burg", "Conjugate", "Exponential", "FermiDirac", "FromFunction", "ICNN", "LogSumExp"),
+        *("NegativeEntropy", "Potential", "PowerNorm", "Quadratic", "Scaled", "Sum"),
+    ),
+    ("potentials", "askew.potentials.closed_form"): ("ClosedForm", "Separable"),
 }
+MODULES = {f"{start}.{name}": (module, name) for (start, module), names in NAMES.items() for name in names}
 # Files name estimators by their class alone.
-ESTIMATORS: dict[str, tuple[str, str]] = {
+ESTIMATORS = {
     "BregmanKMeans": ("askew.clustering", "BregmanKMeans"),
     "BregmanMixture": ("askew.clustering", "BregmanMixture"),
     "DivergenceLearner": ("askew.estimators", "DivergenceLearner"),
@@ -61,7 +33,7 @@ ESTIMATORS: dict[str, tuple[str, str]] = {
     "PairRegressor": ("askew.estimators", "PairRegressor"),
     "TripletLearner": ("askew.estimators", "TripletLearner"),
 }
-HISTORY: dict[str, tuple[str, str]] = {"History": ("askew.training", "History")}
+HISTORY = {"History": ("askew.training", "History")}
 
 
 def resolve(name: str, table: dict[str, tuple[str, str]] = MODULES) -> Any:
@@ -75,12 +47,7 @@ def resolve(name: str, table: dict[str, tuple[str, str]] = MODULES) -> Any:
     if name not in table:
         return None
     module, attribute = table[name]
-    try:
-        return getattr(import_module(module), attribute)
-    except ModuleNotFoundError as error:
-        if module.startswith("askew."):
-            raise
-        raise ModuleNotFoundError(f"{name} is a class of the package {module.split('.')[0]}: {error}") from None
+    return getattr(import_module(module), attribute)
 
 
 def name_of(cls: type) -> str:

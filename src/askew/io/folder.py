@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import os
 import re
+import shutil
 import sys
 import tempfile
 from collections.abc import Callable, Iterable, Iterator
@@ -51,11 +52,6 @@ class FolderFormat:
         """Name of the file that names the others."""
         return f"{self.kind}.json"
 
-    @property
-    def article(self) -> str:
-        """The article of the kind, for messages."""
-        return "an" if self.kind[0] in "aeiou" else "a"
-
     def is_part(self, name: object) -> bool:
         """Return whether a name can be that of a part."""
         return isinstance(name, str) and re.fullmatch(self.part, name) is not None
@@ -82,38 +78,26 @@ def write_folder(
     old_parts(form, place)  # a folder of another program is refused before anything is created
     try:
         place.mkdir(parents=True, exist_ok=True)
-        with only_writer(place, rf"{form.part}|{re.escape(form.description)}") as alone:
-            _write(form, place, write, alone)
+        with only_writer(place, rf"{form.part}|{re.escape(form.description)}"):
+            old, parts = old_parts(form, place), dict[str, str]()
+            try:
+                content = {"format": FORMAT, "askew": version(), "kind": form.kind, **write(place, parts)}
+                write_json(place / form.description, {**content, "checksum": checksum(content)})
+            finally:
+                # Parts of the version that is not there: the old one, or after an error the new one.
+                _remove(place, (old | set(parts.values())) - old_parts(form, place))
     except OSError as error:
-        got = f"{str(folder)!r} ({error})"
-        hint = f"{form.article.capitalize()} {form.kind} that was there before is untouched."
+        got, hint = f"{str(folder)!r} ({error})", "What was there before is untouched."
         raise type(error)(checks.message("folder", "one that can be written to", got, hint)) from error
-
-
-def _write(form: FolderFormat, place: Path, write: Callable[[Path, dict[str, str]], Content], alone: bool) -> None:
-    old = old_parts(form, place)
-    parts: dict[str, str] = {}
-    try:
-        content = {"format": FORMAT, "askew": version(), "kind": form.kind, **write(place, parts)}
-        write_json(place / form.description, {**content, "checksum": checksum(content)})
-    except BaseException:
-        if alone:  # otherwise another process may be writing a part of the same name
-            _remove(place, set(parts.values()) - old_parts(form, place))
-        raise
-    # Only what this version has replaced: where nothing can be locked, another process may be writing here.
-    _remove(place, old - set(parts.values()) - old_parts(form, place))
 
 
 def _remove(place: Path, names: Iterable[str]) -> None:
     """Remove parts: files, or folders with a model."""
     for path in (place / name for name in names):
-        with contextlib.suppress(OSError):
-            if path.is_dir():
-                for file in path.iterdir():
-                    if file.name == "model.json" or file.suffix in (".safetensors", ".tmp"):
-                        file.unlink()
-                path.rmdir()
-            else:
+        if path.is_dir():
+            shutil.rmtree(path, ignore_errors=True)
+        else:
+            with contextlib.suppress(OSError):
                 path.unlink()
 
 
@@ -126,7 +110,7 @@ def old_parts(form: FolderFormat, folder: Path) -> set[str]:
     try:
         names = set(form.parts(check_description(read_json(path.read_bytes(), shown), shown, form.kind)))
     except (ValueError, KeyError, TypeError, AttributeError):
-        must = f"without {form.article} {form.description} that askew did not write"
+        must = f"without {form.description}, or with one that askew wrote"
         hint = "Choose another folder, or remove the file."
         raise ValueError(checks.message("folder", must, shown, hint)) from None
     return {str(name) for name in names if form.is_part(name)}
@@ -140,7 +124,7 @@ def read_description(form: FolderFormat, folder: str | os.PathLike[str], writer:
     path = Path(folder) / form.description
     shown = repr(str(path))
     if not path.is_file():
-        must = f"one that {writer} wrote, with {form.article} {form.description}"
+        must = f"one that {writer} wrote, with its {form.description}"
         raise FileNotFoundError(checks.message("folder", must, repr(str(folder))))
     description = check_description(read_json(path.read_bytes(), shown), shown, form.kind)
     if description.pop("checksum", None) != checksum(description):
@@ -171,51 +155,32 @@ def _identity(path: Path) -> tuple[int, int] | None:
 
 
 @contextlib.contextmanager
-def only_writer(folder: str | os.PathLike[str], names: str) -> Iterator[bool]:
+def only_writer(folder: str | os.PathLike[str], names: str) -> Iterator[None]:
     """Lock a folder while files that belong together are written to it; other processes that ask for it wait.
 
     The folder itself is locked (``flock``): no lock file stays behind, and the system releases the lock if the process
     is killed. Readers do not ask for it. Temporary files that killed processes left of ``names``, a regular expression,
-    are removed first. Yields whether other writers really wait: not on Windows, and not on file systems that cannot
-    lock folders.
-
-    Examples
-    --------
-    >>> with tempfile.TemporaryDirectory() as folder, only_writer(folder, "a.txt") as alone:
-    ...     isinstance(alone, bool)
-    True
+    are removed first. On Windows, and on file systems that cannot lock folders, nobody waits and nothing is removed.
     """
     if sys.platform == "win32":
-        yield False
+        yield
         return
     import fcntl
 
     descriptor = os.open(folder, os.O_RDONLY)
     try:
-        try:
+        with contextlib.suppress(OSError):  # some network file systems
             fcntl.flock(descriptor, fcntl.LOCK_EX)
-            alone = True
-        except OSError:  # some network file systems
-            alone = False
-        try:
-            if alone:  # those of another process at work would look the same
-                _remove_leftovers(Path(folder), names)
-            yield alone
-        finally:
-            # Unlock explicitly: a forked child may still hold the descriptor.
-            with contextlib.suppress(OSError):
-                fcntl.flock(descriptor, fcntl.LOCK_UN)
+            # Unlocked, those of another process at work would look the same. They may be what filled the disk.
+            for path in Path(folder).iterdir():
+                if re.fullmatch(rf"\.({names})\.\d+\.[0-9a-f]{{8}}\.tmp", path.name):
+                    path.unlink(missing_ok=True)
+        yield
     finally:
+        # Unlock explicitly: a forked child may still hold the descriptor.
+        with contextlib.suppress(OSError):
+            fcntl.flock(descriptor, fcntl.LOCK_UN)
         os.close(descriptor)
-
-
-def _remove_leftovers(folder: Path, names: str) -> None:
-    """Remove stale temporary files; they may be what filled the disk."""
-    pattern = re.compile(rf"\.({names})\.\d+\.[0-9a-f]{{8}}\.tmp")
-    for path in folder.iterdir():
-        if pattern.fullmatch(path.name):
-            with contextlib.suppress(OSError):
-                path.unlink()
 
 
 def writable_folder(folder: str | os.PathLike[str], what: str = "folder") -> Path:

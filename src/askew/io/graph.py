@@ -17,19 +17,12 @@ from torch import Tensor, nn
 from askew import checks
 from askew.io.files import atomic_write
 
-FORMATS = {".pt2": "pt2", ".onnx": "onnx"}
 # Rows of an example; two numbers that no other size is likely to have, so that none is taken for the other.
 ROWS, OTHER_ROWS = 7, 5
-# The largest message of protobuf, in which ONNX files are written, less some room for the graph.
-ONNX_BYTES = (1 << 31) - (1 << 24)
 
 
 def export(
-    model: nn.Module,
-    path: str | os.PathLike[str],
-    what: str | None = None,
-    example: Tensor | None = None,
-    format: str | None = None,
+    model: nn.Module, path: str | os.PathLike[str], what: str | None = None, example: Tensor | None = None
 ) -> None:
     r"""Write a model as a graph that runs without askew, for any number of rows.
 
@@ -55,8 +48,6 @@ def export(
     example
         Some points of the kind the model takes, at least two; for models whose input has a known shape it may be left
         out.
-    format
-        ``"pt2"`` or ``"onnx"``, for a path with another ending.
 
     Raises
     ------
@@ -79,20 +70,27 @@ def export(
     if not isinstance(model, nn.Module):
         hint = "For an estimator, pass its fitted divergence."
         raise TypeError(checks.message("model of export", "a divergence or an encoder", type(model).__name__, hint))
-    kind = FORMATS.get(Path(path).suffix) if format is None else checks.check_name(format, FORMATS.values(), "format")
-    if kind is None:
-        must = f"a path that ends in {' or '.join(FORMATS)}"
-        raise ValueError(checks.message("path of export", must, repr(str(path)), 'Or give format="onnx".'))
-    if kind == "onnx":
+    ending = Path(path).suffix
+    if ending not in (".pt2", ".onnx"):
+        raise ValueError(checks.message("path of export", "a path that ends in .pt2 or .onnx", repr(str(path))))
+    if ending == ".onnx":
         for package in ("onnx", "onnxscript"):
             checks.optional_import(package, "onnx", "Export to ONNX")
     graph, arguments, names = _chosen(model, what, example)
+    shapes = {name: torch.export.Dim(name, min=1) for name in names.values()}
+    dynamic = tuple({0: shapes[name]} for name in names.values())
     with _quiet(), torch.no_grad():
-        program = _traced(graph, arguments, names, model)
-        if kind == "onnx":
-            converted = _converted(program, arguments, names, model)
+        graph(*arguments)  # A wrong example is better told of by the model than by the exporter.
+        try:
+            program = torch.export.export(graph, arguments, dynamic_shapes=dynamic, strict=False)
+            converted = _converted(program, arguments, names) if ending == ".onnx" else None
+        except Exception as error:  # Any code of the model is run, and exporters raise many kinds.
+            must = f"one that {'ONNX' if ending == '.onnx' else 'torch.export'} can express"
+            reason = f"{type(error).__name__}: ... {' '.join(str(error).split())[-300:]}"
+            got = f"{type(model).__name__} ({reason})"
+            raise ValueError(checks.message("model of export", must, got)) from error
         with atomic_write(path) as temporary:
-            if kind == "onnx":
+            if converted is not None:
                 converted.save(temporary, external_data=False)
             else:
                 # By the open file: torch refuses paths with another ending than its own.
@@ -118,14 +116,14 @@ def _chosen(
 ) -> tuple[nn.Module, tuple[Tensor, ...], dict[str, str]]:
     """Return what to trace, an example of its arguments, and their names with those of their rows."""
     encoder = _encoder(model)
-    choices = ["forward", "pairwise"] if hasattr(model, "pairwise") else []
+    choices: dict[str, nn.Module] = dict.fromkeys(("forward", "pairwise"), model) if hasattr(model, "pairwise") else {}
     if encoder is not None:
-        choices.append("encoder")
-    chosen = checks.check_name(choices[0] if what is None else what, choices, f"what of {type(model).__name__}")
+        choices["encoder"] = encoder
+    wanted = next(iter(choices)) if what is None else what
+    chosen = checks.check_name(wanted, choices, f"what of {type(model).__name__}")
     rows = _points(model, example, ROWS)
     # A copy keeps the mode of the model; frozen, so that nothing is recorded for a backward pass.
-    traced = encoder if chosen == "encoder" and encoder is not None else model
-    frozen = copy.deepcopy(traced).eval().requires_grad_(False).cpu()
+    frozen = copy.deepcopy(choices[chosen]).eval().requires_grad_(False).cpu()
     if chosen == "encoder":
         return frozen, (rows,), {"x": "n"}
     others = rows.flip(0).clone() if chosen == "forward" else _points(model, example, OTHER_ROWS)
@@ -154,67 +152,39 @@ def _points(model: nn.Module, example: Tensor | None, count: int) -> Tensor:
         must = "given, as the shape of the points is not known"
         hint = "Example: example=torch.zeros(2, 3, 224, 224)."
         raise ValueError(checks.message(f"example of export for {type(inner).__name__}", must, "None", hint))
-    # 1 / size lies in every domain but the negative one, and sums to one.
-    points = torch.full((count, *shape), 1 / shape[-1] if len(shape) == 1 and shape[0] > 1 else 0.5, dtype=dtype)
-    return -points if getattr(model, "domain", None) == checks.NEGATIVE else points
+    domain = getattr(model, "domain", checks.REAL)
+    return torch.full((count, *shape), domain.middle(shape[-1]), dtype=dtype)
 
 
 def _shape(module: nn.Module) -> tuple[int, ...] | None:
     """Return the shape of one point of a divergence or an encoder, where it says so itself."""
     if isinstance(module, nn.Sequential) and len(module) > 0:
         return _shape(module[0])
-    for names in (("in_features",), ("dim",), ("channels", "image_size", "image_size"), ("out",)):
-        sizes = [getattr(module, name, None) for name in names]
-        found = [size for size in sizes if isinstance(size, int)]
-        # Only of the identity is the output like the input.
-        if len(found) == len(names) and (names != ("out",) or not list(module.parameters())):
-            return tuple(found)
+    choices = [("in_features",), ("dim",), ("channels", "image_size", "image_size")]
+    if not list(module.parameters()):  # only of the identity is the output like the input
+        choices.append(("out",))
+    for names in choices:
+        sizes: tuple[Any, ...] = tuple(getattr(module, name, None) for name in names)
+        if all(isinstance(size, int) for size in sizes):
+            return sizes
     return None
 
 
-def _traced(
-    graph: nn.Module, arguments: tuple[Tensor, ...], names: dict[str, str], model: nn.Module
-) -> torch.export.ExportedProgram:
-    dims = {name: torch.export.Dim(name, min=1) for name in names.values()}
-    shapes = tuple({0: dims[name]} for name in names.values())
-    graph(*arguments)  # A wrong example is better told of by the model than by the exporter.
-    try:
-        return torch.export.export(graph, arguments, dynamic_shapes=shapes, strict=False)
-    except Exception as error:  # Tracing runs any code of the model, which may raise anything.
-        raise ValueError(_failed(model, "torch.export", error)) from error
-
-
-def _converted(
-    program: torch.export.ExportedProgram, arguments: tuple[Tensor, ...], names: dict[str, str], model: nn.Module
-) -> Any:
-    size = sum(tensor.numel() * tensor.element_size() for tensor in program.state_dict.values())
-    if size > ONNX_BYTES:
-        raise ValueError(checks.message("model of an ONNX file", f"of at most {ONNX_BYTES} bytes", size, "Use .pt2."))
-    output = "points" if len(names) == 1 else "divergence"
+def _converted(program: torch.export.ExportedProgram, arguments: tuple[Tensor, ...], names: dict[str, str]) -> Any:
+    if any(node.target is torch.ops.aten.cummax.default for node in program.graph.nodes):
+        # ONNX has no running maximum.
+        program = program.run_decompositions({torch.ops.aten.cummax.default: _running_maximum})
     # Of a program this only names the axes, each of which has one name.
     axes = tuple({} if rows in list(names.values())[:i] else {0: rows} for i, rows in enumerate(names.values()))
-    try:
-        if any(node.target is torch.ops.aten.cummax.default for node in program.graph.nodes):
-            # ONNX has no running maximum.
-            program = program.run_decompositions({torch.ops.aten.cummax.default: _running_maximum})
-        converted = torch.onnx.export(
-            program,
-            arguments,
-            input_names=list(names),
-            output_names=[output],
-            dynamic_shapes=axes,
-            dynamo=True,
-            verbose=False,
-        )
-    except Exception as error:  # The converter raises many kinds, all of which mean that it lacks an operation.
-        raise ValueError(_failed(model, "ONNX", error)) from error
-    return converted
-
-
-def _failed(model: nn.Module, target: str, error: Exception) -> str:
-    reason = " ".join(str(error).split())[-300:]
-    must = f"one that {target} can express"
-    return checks.message("model of export", must, f"{type(model).__name__} ({type(error).__name__}: ... {reason})")
+    return torch.onnx.export(
+        program,
+        arguments,
+        input_names=list(names),
+        output_names=["points" if len(names) == 1 else "divergence"],
+        dynamic_shapes=axes,
+        dynamo=True,
+        verbose=False,
+    )
 
 
 def _running_maximum(x: Tensor, dim: int) -> tuple[Tensor, Tensor]:

@@ -26,18 +26,6 @@ from askew.io.trees import flatten, unflatten
 # ---------------------------------------------------------------------- record
 
 
-@dataclass(frozen=True)
-class _Record:
-    """The arguments of a constructor: all names, and the values of those that no attribute of the same name holds.
-
-    Modules, tensors and numbers are read from their attribute when needed: no second reference is kept, and changes
-    that a user made are seen.
-    """
-
-    names: tuple[str, ...]
-    values: dict[str, object]
-
-
 class Rebuildable(nn.Module):
     """A module that records the arguments of its constructor, so that it can be saved without pickle.
 
@@ -50,7 +38,9 @@ class Rebuildable(nn.Module):
     {'dict': {'dim': 3, 'out': 2}}
     """
 
-    _record: _Record
+    # Arguments of the constructor by their names; ... stands for the value of the attribute of that name. So modules,
+    # tensors and numbers are read when needed: no second reference is kept, and changes that a user made are seen.
+    _record: dict[str, object]
 
     def __init_subclass__(cls) -> None:
         super().__init_subclass__()
@@ -69,9 +59,8 @@ def _recording(initialise: Callable[..., None]) -> Callable[..., None]:
             return  # called by the constructor of a subclass, whose arguments are the ones that count
         bound = signature.bind(self, *arguments, **named)
         bound.apply_defaults()
-        given = dict(list(bound.arguments.items())[1:])
-        values = {name: _snapshot(value) for name, value in given.items() if not _follows(self, name, value)}
-        self._record = _Record(tuple(given), values)
+        given = list(bound.arguments.items())[1:]
+        self._record = {name: ... if _follows(self, name, value) else _snapshot(value) for name, value in given}
 
     return __init__
 
@@ -102,40 +91,27 @@ def _snapshot(value: object) -> object:
     return value
 
 
-def argument_of(module: Rebuildable, name: str) -> object:
-    """Return the present value of a constructor argument."""
-    record = module._record
-    if name in record.values:
-        return record.values[name]
-    held = _held(module, name)
-    return tuple(held) if isinstance(held, nn.ModuleList) else held
-
-
 # ---------------------------------------------------------------------- describe
 
+CONVOLUTION = "in_channels out_channels kernel_size stride padding dilation groups bias padding_mode"
+NORMALISATION = "num_features eps momentum affine track_running_stats"
 # Layers of torch.nn that are common in encoders, and the attributes that are the arguments of their constructors.
 LAYERS: dict[str, tuple[type[nn.Module], tuple[str, ...]]] = {
     layer.__name__: (layer, tuple(arguments.split()))
     for layer, arguments in (
-        (nn.Identity, ""),
+        *((layer, "") for layer in (nn.Identity, nn.ReLU, nn.SiLU, nn.Sigmoid, nn.Tanh)),
+        *((layer, CONVOLUTION) for layer in (nn.Conv1d, nn.Conv2d)),
+        *((layer, NORMALISATION) for layer in (nn.BatchNorm1d, nn.BatchNorm2d)),
         (nn.Linear, "in_features out_features bias"),
-        (nn.Conv1d, "in_channels out_channels kernel_size stride padding dilation groups bias padding_mode"),
-        (nn.Conv2d, "in_channels out_channels kernel_size stride padding dilation groups bias padding_mode"),
-        (nn.BatchNorm1d, "num_features eps momentum affine track_running_stats"),
-        (nn.BatchNorm2d, "num_features eps momentum affine track_running_stats"),
         (nn.LayerNorm, "normalized_shape eps elementwise_affine bias"),
         (nn.MaxPool2d, "kernel_size stride padding dilation ceil_mode"),
         (nn.AvgPool2d, "kernel_size stride padding ceil_mode count_include_pad"),
         (nn.AdaptiveAvgPool2d, "output_size"),
         (nn.Flatten, "start_dim end_dim"),
         (nn.Dropout, "p"),
-        (nn.ReLU, ""),
         (nn.LeakyReLU, "negative_slope"),
         (nn.ELU, "alpha"),
         (nn.GELU, "approximate"),
-        (nn.SiLU, ""),
-        (nn.Sigmoid, ""),
-        (nn.Tanh, ""),
         (nn.Softplus, "beta threshold"),
         (nn.Softmax, "dim"),
     )
@@ -166,8 +142,7 @@ def describe(module: nn.Module) -> dict[str, Any]:
     if tensors:
         must = "a parameter or a buffer of that name"
         raise TypeError(checks.message(f"{next(iter(tensors))} of {type(module).__name__}", must, "one that is not"))
-    result: dict[str, Any] = description
-    return result
+    return dict(description)
 
 
 @dataclass(frozen=True)
@@ -202,9 +177,15 @@ def _special(value: object) -> dict[str, object] | None:
 
 
 def _arguments(module: Rebuildable) -> dict[str, object]:
+    """Return the present values of the constructor arguments."""
     kept = {id(tensor) for tensor in (*module._parameters.values(), *module._buffers.values())}
-    arguments = {name: argument_of(module, name) for name in module._record.names}
-    return {n: _Kept(v) if isinstance(v, Tensor) and id(v) in kept else v for n, v in arguments.items()}
+    arguments: dict[str, object] = {}
+    for name, recorded in module._record.items():
+        value = _held(module, name) if recorded is ... else recorded
+        if isinstance(value, nn.ModuleList):
+            value = tuple(value)
+        arguments[name] = _Kept(value) if isinstance(value, Tensor) and id(value) in kept else value
+    return arguments
 
 
 # ---------------------------------------------------------------------- build
@@ -214,7 +195,7 @@ def build(
     description: object,
     tensors: Mapping[str, Tensor],
     encoder: nn.Module | None = None,
-    classes: Sequence[type[nn.Module]] = (),
+    classes: Sequence[type] = (),
 ) -> nn.Module:
     """Construct a module from its description and fill it with the tensors of its state dict.
 
@@ -246,22 +227,27 @@ def build(
     # Constructors draw random weights that are overwritten: keep the caller's random state.
     with torch.random.fork_rng(devices=[]):
         module = _Maker(known, copy.deepcopy(encoder)).checked(description)
-    return _fill(module, tensors)
+    # A module of one dtype has its other buffers in that dtype as well.
+    floating = {tensor.dtype for tensor in tensors.values() if tensor.is_floating_point()}
+    if len(floating) == 1:
+        module.to(floating.pop())
+    for name, tensor in (*module.named_parameters(), *module.named_buffers()):
+        if name in tensors:
+            tensor.data = tensor.data.to(tensors[name].dtype)
+    module.load_state_dict(dict(tensors))
+    return module
 
 
 def check_rebuildable(module: nn.Module, description: object) -> None:
     """Raise unless a module can be built from its description, given its parts of unknown classes."""
     # By bare name, as the reader of a file will pass them; a part of the library must not hide one of the user's.
-    parts = {type(part).__name__: part for part in module.modules() if not _described_by_name(part)}
     users = {type(part).__name__: type(part) for part in module.modules() if isinstance(part, Rebuildable)}
+    layers = {layer for layer, _ in LAYERS.values()}
+    others = [part for part in module.modules() if not isinstance(part, Rebuildable) and type(part) not in layers]
+    parts = {type(part).__name__: part for part in others}
     with torch.device("meta"):
         rebuilt = _Maker(users, None, parts).checked(description)
     _check_fit(rebuilt, module.state_dict(), f"the tensors of a {type(module).__name__} that is to be saved")
-
-
-def _described_by_name(part: nn.Module) -> bool:
-    """Return whether a description of the part says how to construct it."""
-    return isinstance(part, Rebuildable) or LAYERS.get(type(part).__name__, (None,))[0] is type(part)
 
 
 def _check_fit(module: nn.Module, tensors: Mapping[str, Tensor], what: str) -> None:
@@ -269,57 +255,30 @@ def _check_fit(module: nn.Module, tensors: Mapping[str, Tensor], what: str) -> N
     wanted = {name: tuple(tensor.shape) for name, tensor in module.state_dict().items()}
     found = {name: tuple(tensor.shape) for name, tensor in tensors.items()}
     if wanted != found:
-        names = [name for name in (*wanted, *found) if wanted.get(name) != found.get(name)]
-        shown = names[0]
-        must = (
-            f"those of {type(module).__name__}, with {shown} of shape {wanted[shown]}"
-            if shown in wanted
-            else f"those of {type(module).__name__}"
-        )
-        got = f"{shown} of shape {found[shown]}" if shown in found else f"no {shown}"
-        raise ValueError(checks.message(what, must, got))
-    outside = [t for n, t in (*module.named_parameters(), *module.named_buffers()) if n not in wanted]
-    if sum(tensor.numel() for tensor in outside) > 1 << 20:
-        raise ValueError(
-            checks.message(f"the buffers of {type(module).__name__}", "in the file", "large ones that are not")
-        )
-
-
-def _fill(module: nn.Module, tensors: Mapping[str, Tensor]) -> nn.Module:
-    """Copy tensors into a module that they fit, in their dtypes."""
-    floating = {tensor.dtype for tensor in tensors.values() if tensor.is_floating_point()}
-    if len(floating) == 1:
-        module.to(floating.pop())
-    for name, parameter in module.named_parameters():
-        parameter.data = parameter.data.to(tensors[name].dtype)
-    for name, buffer in module.named_buffers():
-        if name in tensors and buffer.dtype != tensors[name].dtype:
-            owner, _, last = name.rpartition(".")
-            module.get_submodule(owner)._buffers[last] = buffer.to(tensors[name].dtype)
-    module.load_state_dict(dict(tensors))
-    return module
+        name = next(name for name in (*wanted, *found) if wanted.get(name) != found.get(name))
+        shape = f"with {name} of shape {wanted[name]}" if name in wanted else f"without {name}"
+        got = f"{name} of shape {found[name]}" if name in found else f"no {name}"
+        raise ValueError(checks.message(what, f"those of {type(module).__name__}, {shape}", got))
 
 
 @dataclass
 class _Maker:
-    classes: Mapping[str, type[nn.Module]]
+    classes: Mapping[str, type]
     encoder: nn.Module | None
     parts: Mapping[str, nn.Module] = field(default_factory=dict)
 
     def checked(self, description: object) -> nn.Module:
         try:
             made = unflatten({}, description, self.special)
-        except _RefusedError as error:
-            raise ValueError(str(error)) from None
+            if isinstance(made, nn.Module):
+                return made
+            raise TypeError(f"a {type(made).__name__} is no module")
+        except _MissingError:
+            raise
         except Exception as error:  # Constructors refuse wrong arguments in many ways; all mean the same here.
             got = f"one that cannot be built ({type(error).__name__}: {str(error)[:200]})"
-            raise ValueError(
-                checks.message("the description of a module", "of a form that askew writes", got)
-            ) from error
-        if not isinstance(made, nn.Module):
-            got = type(made).__name__
-            raise ValueError(checks.message("the description of a module", "of a form that askew writes", got))
-        return made
+            what, must = "the description of a module", "of a form that askew writes"
+            raise ValueError(checks.message(what, must, got)) from error
 
     def special(self, value: Any) -> object:
         if "domain" in value:
@@ -333,39 +292,28 @@ class _Maker:
         name, source = value["class"], value["source"]
         if source == "torch" and name == "Sequential":
             return nn.Sequential(OrderedDict(value["layers"]))
+        # The bare name of a class of the user: it may have moved to another module since.
         bare = name.rpartition(".")[2]
         if source == "unknown":
             given = self.encoder if self.encoder is not None else self.parts.get(bare)
             if given is None:
-                raise _RefusedError(_missing(name, source))
+                hint = f"Pass one: askew.load(folder, encoder={bare}(...))."
+                must = f"a module of the class {name!r}, which is not of askew"
+                raise _MissingError(checks.message("encoder", must, "none", hint))
             return given
-        known = None
-        if source == "library":
-            known = resolve(name)
-        elif source == "torch":
-            known = LAYERS[name][0] if name in LAYERS else None
-        elif source == "user":
-            # The bare name: the class may have moved to another module since.
-            known = self.classes.get(bare)
-        if known is None:
-            raise _RefusedError(_missing(name, source))
-        return known(**value["arguments"])
+        if source == "user" and bare not in self.classes:
+            hint = f"Pass it: askew.load(folder, classes=[{bare}])."
+            must = f"given, as the model has the class {name!r}, which is not of askew"
+            raise _MissingError(checks.message("classes", must, "none of that name", hint))
+        sources = {"user": self.classes.get(bare), "torch": LAYERS.get(name, (None,))[0], "library": resolve(name)}
+        if sources[source] is None:
+            must = "one of askew or torch.nn that this version can build"
+            raise _MissingError(checks.message("the class of a module", must, repr(name)))
+        return sources[source](**value["arguments"])
 
 
 _DTYPES = {"float32": torch.float32, "float64": torch.float64, "bfloat16": torch.bfloat16}
 
 
-class _RefusedError(Exception):
-    """An error whose message needs no further explanation."""
-
-
-def _missing(name: str, source: object) -> str:
-    if source == "user":
-        hint = f"Pass it: askew.load(folder, classes=[{name.rpartition('.')[2]}])."
-        return checks.message(
-            "classes", f"given, as the model has the class {name!r}, which is not of askew", "none of that name", hint
-        )
-    if source == "unknown":
-        hint = f"Pass one: askew.load(folder, encoder={name.rpartition('.')[2]}(...))."
-        return checks.message("encoder", f"a module of the class {name!r}, which is not of askew", "none", hint)
-    return checks.message("the class of a module", "one of askew or torch.nn that this version can build", repr(name))
+class _MissingError(ValueError):
+    """A class that is not there; its message needs no further explanation."""

@@ -1,17 +1,16 @@
-"""Rows of files larger than memory: `Rows` reads ranges of them, `RowBatches` gives shuffled batches for training."""
+"""Rows of files larger than memory: `Rows` reads ranges of them."""
 
 from __future__ import annotations
 
+import contextlib
+import itertools
 import os
-from collections import Counter
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-import torch
 from numpy.typing import NDArray
-from torch import Tensor
 
 from askew import checks
 from askew.io.arrays import check_values, group_rows, read_array
@@ -25,8 +24,8 @@ Numbers = NDArray[Any]
 class Rows:
     """Rows of ``.npy`` or Parquet files that stay on the disk; only those that are read take memory.
 
-    Use it for tables larger than memory: :meth:`blocks` for an index or a clustering, :class:`RowBatches` for training.
-    A table that fits into memory is simpler as an array.
+    Use it for tables larger than memory, which :meth:`blocks` reads for an index or a clustering. A table that fits
+    into memory is simpler as an array, and :func:`askew.fit` takes arrays that are mapped from ``.npy`` files.
 
     Parameters
     ----------
@@ -68,23 +67,22 @@ class Rows:
         columns: str | int | Sequence[str] | Sequence[int] | None = None,
         dtype: np.dtype[Any] | type | None = None,
     ) -> None:
-        self._parts: list[_Part]
+        self._parts: list[_Array | _Parquet] = []
         if isinstance(source, np.ndarray):
             checks.check_plain(source, "the array given to Rows")
-            self._parts = [_Array(np.asarray(source), columns, "the array given to Rows")]
+            self._parts.append(_Array(np.asarray(source), columns, "the array given to Rows"))
         else:
-            self._parts = [_open(path, columns) for path in _files(source)]
-            if columns is None:
-                tables = [part for part in self._parts if isinstance(part, _Parquet)]
-                for table in tables[1:]:
-                    table.follow(tables[0])
+            for path in _files(source):
+                follows = self._parts[0].names if self._parts and columns is None else None
+                self._parts.append(_open(path, columns, follows))
         widths = {part.width for part in self._parts}
         if len(widths) > 1:
             got = " and ".join("vectors" if width is None else f"{width} columns" for width in sorted(widths, key=str))
             raise ValueError(checks.message("the files given to Rows", "of the same columns", got))
         self._ends = np.cumsum([part.rows for part in self._parts])
-        own = _common([part.dtype for part in self._parts])
-        self.dtype = np.dtype(dtype if dtype is not None else own if own.kind in "iu" else np.float32)
+        self.dtype = (
+            _common([each for part in self._parts for each in part.dtypes]) if dtype is None else np.dtype(dtype)
+        )
         count, width = int(self._ends[-1]), self._parts[0].width
         if count == 0:
             raise ValueError(checks.message("the files given to Rows", "with at least one row", "none"))
@@ -122,227 +120,102 @@ class Rows:
             yield self.read(start, min(start + size, len(self)))
 
 
-class RowBatches:
-    """Shuffled batches of rows on the disk, for :func:`askew.fit` in place of arrays.
+class _Array:
+    """A vector or a matrix, mapped from a file or in memory."""
 
-    A whole random order would read every row on its own. So an epoch takes runs of neighbouring rows in a random order,
-    and mixes the rows of some runs at a time in memory: ``mixed`` runs of ``run`` rows, from which batches are cut.
-    Sort no file by its labels if the mixed rows are few.
+    names = None
 
-    Parameters
-    ----------
-    parts
-        What a batch consists of, as the loss takes it: ``(points, labels)``, ``(first, second, targets)`` or
-        ``(anchors, positives, negatives)``, each a :class:`Rows` or an array, all equally long.
-    batch_size
-        Rows of a batch; in an epoch they differ by one at most.
-    run, mixed
-        Neighbouring rows that are read at a time, and how many such runs are mixed.
-    seed
-        Of the order.
-    share
-        ``(rank, processes)`` of :mod:`torch.distributed` where several train together: each reads its own part of the
-        runs, and a batch of all of them has ``processes * batch_size`` rows.
-
-    Examples
-    --------
-    >>> points, labels = np.arange(20.0).reshape(10, 2), np.arange(10)
-    >>> batches = RowBatches((points, labels), batch_size=4, run=3, mixed=2, seed=0)
-    >>> len(batches), [len(part) for part, _ in batches]
-    (3, [4, 3, 3])
-    """
-
-    def __init__(
-        self,
-        parts: Sequence[Rows | NDArray[Any]],
-        batch_size: int,
-        *,
-        run: int = 4096,
-        mixed: int = 16,
-        seed: int = 0,
-        share: tuple[int, int] = (0, 1),
-    ) -> None:
-        owner = "RowBatches"
-        if not isinstance(parts, (tuple, list)) or not parts:
-            raise TypeError(checks.message(f"parts of {owner}", "a tuple of Rows or arrays", type(parts).__name__))
-        for part in parts:
-            checks.check_plain(part, f"parts of {owner}")
-        self.parts = [part if isinstance(part, Rows) else Rows(np.asarray(part)) for part in parts]
-        lengths = [len(part) for part in self.parts]
-        if len(set(lengths)) > 1:
-            raise ValueError(checks.message(f"parts of {owner}", "equally long", " and ".join(map(str, lengths))))
-        self.batch_size = checks.check_size(batch_size, f"batch_size of {owner}")
-        self.run, self.mixed = checks.check_size(run, f"run of {owner}"), checks.check_size(mixed, f"mixed of {owner}")
-        rank, processes = share
-        if not 0 <= rank < processes:
-            raise ValueError(checks.message(f"share of {owner}", "(rank, processes) with rank < processes", share))
-        self.rank, self.processes = rank, processes
-        # fit keeps its state in checkpoints, by which a run goes on in the same order.
-        self.generator = torch.Generator().manual_seed(seed)
-        self._starts = np.arange(0, lengths[0], self.run)
-        # The same number for all processes: one with fewer would have nothing to do in the last batches. The last run
-        # may be shorter, and any process may have it.
-        short = len(self._starts) * self.run - lengths[0]
-        self._rows = lengths[0] if processes == 1 else len(self._starts) // processes * self.run - short
-        if self._rows < 1:
-            must = f"so small that each of {processes} processes has some of {lengths[0]} rows"
-            raise ValueError(checks.message(f"run of {owner}", must, run))
-
-    def __len__(self) -> int:
-        return -(-self._rows // self.batch_size)
-
-    def __iter__(self) -> Iterator[tuple[Tensor, ...]]:
-        order = self._starts[torch.randperm(len(self._starts), generator=self.generator).numpy()]
-        # All processes draw the same numbers, so that one state stands for all.
-        mixing = int(torch.randint(2**31 - 1, (), generator=self.generator))
-        random = np.random.RandomState((mixing + self.rank) % 2**32)
-        own = order[self.rank :: self.processes]
-        sizes = [len(some) for some in np.array_split(np.empty(self._rows, np.int8), len(self))]
-        # Those that are left over from the last mixture come first in the next batch.
-        waiting = [part.read(0, 0) for part in self.parts]
-        for first in range(0, len(own), self.mixed):
-            mixture = [self._mixture(part, own[first : first + self.mixed]) for part in self.parts]
-            shuffled = random.permutation(len(mixture[0]))
-            waiting = [np.concatenate([old, new[shuffled]]) for old, new in zip(waiting, mixture, strict=True)]
-            del mixture
-            place = 0
-            while sizes and place + sizes[0] <= len(waiting[0]):
-                size = sizes.pop(0)
-                yield tuple(torch.from_numpy(part[place : place + size].copy()) for part in waiting)
-                place += size
-            waiting = [part[place:] for part in waiting]
-
-    def _mixture(self, part: Rows, starts: NDArray[np.int64]) -> NDArray[Any]:
-        return np.concatenate([part.read(start, min(start + self.run, len(part))) for start in starts.tolist()])
-
-
-class _Part:
-    """One file."""
-
-    rows: int
-    # None for vectors.
-    width: int | None
-    dtype: np.dtype[Any]
-
-    def read_into(self, place: Numbers, start: int) -> None:
-        """Fill ``place`` with the rows from ``start`` on."""
-        raise NotImplementedError
-
-
-class _Array(_Part):
-    def __init__(self, array: Numbers, columns: object, shown: str) -> None:
+    def __init__(self, array: Numbers, columns: Any, shown: str) -> None:
         if array.dtype.kind not in "fiub" or array.ndim not in (1, 2):
             got = f"{array.dtype} of shape {array.shape}"
             raise ValueError(checks.message(shown, "numbers in a vector or a matrix", got))
-        self.columns: slice | int | list[int] = slice(None)
-        if columns is not None:
-            numbers = [columns] if isinstance(columns, (int, np.integer)) else columns
-            limit = array.shape[1] if array.ndim == 2 else 0
-            if not isinstance(numbers, (Sequence, np.ndarray)) or not all(
-                isinstance(one, (int, np.integer)) and 0 <= one < limit for one in numbers
-            ):
-                must = f"numbers from 0 to {limit - 1}, as {shown} has {limit} columns" if limit else "None for vectors"
-                raise ValueError(checks.message("columns of Rows", must, repr(columns)))
-            self.columns = int(columns) if isinstance(columns, (int, np.integer)) else [int(one) for one in numbers]
-        self.array, self.shown = array, shown
-        self.rows, self.dtype = array.shape[0], array.dtype
-        found = array[:0] if array.ndim == 1 else array[:0, self.columns]
-        self.width = None if found.ndim == 1 else found.shape[1]
+        self.array, self.columns, self.shown = array, columns, shown
+        self.rows, self.dtypes = array.shape[0], [array.dtype]
+        try:
+            width = self._chosen(slice(0, 0)).shape[1:]
+        except IndexError:
+            must = f"None or numbers of columns of {shown}, which is of shape {array.shape}"
+            raise ValueError(checks.message("columns of Rows", must, repr(columns))) from None
+        self.width: int | None = width[0] if width else None
+
+    def _chosen(self, rows: slice) -> Numbers:
+        return self.array[rows] if self.columns is None else self.array[rows, self.columns]
 
     def read_into(self, place: Numbers, start: int) -> None:
-        some = self.array[start : start + len(place)]
-        _fill(place, some if some.ndim == 1 else some[:, self.columns], start, self.shown)
+        """Fill ``place`` with the rows from ``start`` on."""
+        _fill(place, self._chosen(slice(start, start + len(place))), start, self.shown)
 
 
-class _Parquet(_Part):
-    def __init__(self, path: Path, columns: object, shown: str) -> None:
-        self.arrow = checks.optional_import("pyarrow", "parquet", "Rows of Parquet files")
+class _Parquet:
+    """Columns of a Parquet file; those of the first of several files are ``follows``."""
+
+    def __init__(self, path: Path, columns: Any, shown: str, follows: list[str] | None) -> None:
+        types = checks.optional_import("pyarrow", "parquet", "Rows of Parquet files").types
         from pyarrow import parquet
 
-        try:
+        self.shown = shown
+        with _whole(shown):
             # Pages of the file that were read are not kept.
             self.file = parquet.ParquetFile(path, memory_map=False, pre_buffer=False)
             groups = group_rows(self.file)
-        except (self.arrow.ArrowException, OSError, ValueError) as error:
-            raise ValueError(_no_table(shown, error)) from error
         schema = self.file.schema_arrow
-        names = Counter(schema.names)
-        wanted = list(names) if columns is None else [columns] if isinstance(columns, str) else columns
-        if not isinstance(wanted, Sequence) or any(not isinstance(name, str) or name not in names for name in wanted):
-            few = ", ".join(map(repr, list(names)[:8])) + (", ..." if len(names) > 8 else "")
-            must = f"names of columns of {shown}: {few}"
-            raise ValueError(checks.message("columns of Rows", must, repr(columns)))
-        self.names = [str(name) for name in wanted]
-        twice = next((name for name in self.names if names[name] > 1), None)
-        if twice is not None:
-            must = "a table whose columns have different names"
-            raise ValueError(checks.message(shown, must, f"{names[twice]} of the name {twice!r}"))
+        wanted = [columns] if isinstance(columns, str) else columns or follows or schema.names
+        # The index of a name that the file has not, or has twice, is -1.
+        unclear = [name for name in wanted if not isinstance(name, str) or schema.get_field_index(name) < 0]
+        if follows is not None:
+            unclear += [name for name in schema.names if name not in follows]
+        if unclear:
+            few = ", ".join(map(repr, schema.names[:8])) + (", ..." if len(schema.names) > 8 else "")
+            must = f"names of columns that {shown} has once, all of them if there are several files: {few}"
+            raise ValueError(checks.message("columns of Rows", must, repr(unclear[0])))
+        self.names: list[str] = list(wanted)
         kinds = [schema.field(name).type for name in self.names]
         for name, kind in zip(self.names, kinds, strict=True):
-            types = self.arrow.types
             if not (types.is_integer(kind) or types.is_floating(kind) or types.is_boolean(kind)):
                 hint = "Name the columns of numbers by columns=."
                 raise ValueError(checks.message(f"column {name!r} of {shown}", "of numbers", str(kind), hint))
-        self.dtype = _common([np.dtype(kind.to_pandas_dtype()) for kind in kinds])
+        self.dtypes = [np.dtype(kind.to_pandas_dtype()) for kind in kinds]
         self.width = None if isinstance(columns, str) else len(self.names)
-        try:
-            # A group is read at a time.
+        with _whole(shown):  # a group is read at a time
             check_values(max(groups, default=0) * len(self.names), path.stat().st_size)
-        except ValueError as error:
-            raise ValueError(_no_table(shown, error)) from error
         self.ends = np.cumsum([0, *groups])
         self.rows = int(self.ends[-1])
-        self.shown = shown
+        # The group that was read last: its neighbours come next.
         self.last: tuple[int, list[Numbers]] | None = None
 
-    def follow(self, first: _Parquet) -> None:
-        """Take the columns in the order of the first of several files; they must be the same ones."""
-        if sorted(self.names) != sorted(first.names):
-            more, less = sorted({*self.names} - {*first.names}), sorted({*first.names} - {*self.names})
-            got = " and ".join([f"{name!r} beside them" for name in more[:1]] + [f"no {name!r}" for name in less[:1]])
-            hint = "Name the columns to be read by columns=."
-            raise ValueError(checks.message(f"the columns of {self.shown}", f"those of {first.shown}", got, hint))
-        self.names = first.names
-
     def read_into(self, place: Numbers, start: int) -> None:
-        stop = start + len(place)
-        group = int(np.searchsorted(self.ends, start, side="right")) - 1
-        while group < len(self.ends) - 1 and self.ends[group] < stop:
-            first, end = int(self.ends[group]), int(self.ends[group + 1])
-            low, high = max(start, first), min(stop, end)
+        """Fill ``place`` with the rows from ``start`` on."""
+        for group, (first, end) in enumerate(itertools.pairwise(self.ends.tolist())):
+            low, high = max(start, first), min(start + len(place), end)
             if low < high:
-                some = place[low - start : high - start]
-                for target, column in zip([some] if some.ndim == 1 else some.T, self._group(group), strict=True):
+                rows = place[low - start : high - start]
+                for target, column in zip([rows] if rows.ndim == 1 else rows.T, self._group(group), strict=True):
                     _fill(target, column[low - first : high - first], low, self.shown)
-            group += 1
 
     def _group(self, number: int) -> list[Numbers]:
-        """Return the columns of a group of rows, the least that can be read.
-
-        The last one is kept, as its neighbours come next.
-        """
+        """Return the columns of a group of rows, the least that can be read."""
         if self.last is None or self.last[0] != number:
             self.last = None  # not two at a time
-            try:
+            with _whole(self.shown):
                 table = self.file.read_row_group(number, columns=self.names, use_threads=False)
                 rows = int(self.ends[number + 1] - self.ends[number])
                 if table.num_rows != rows:
                     raise ValueError(f"a group of {rows} rows has {table.num_rows}")
-                read = {name: table.column(name).to_numpy() for name in table.column_names}
-            except (self.arrow.ArrowException, OSError, ValueError) as error:
-                raise ValueError(_no_table(self.shown, error)) from error
+                read = [table.column(name).to_numpy() for name in self.names]
             for name in self.names:
                 if table.column(name).null_count:
                     must, hint = "without missing values", "Fill them or drop their rows first."
                     raise ValueError(checks.message(f"column {name!r} of {self.shown}", must, "some", hint))
-            self.last = (number, [read[name] for name in self.names])
+            self.last = (number, read)
         return self.last[1]
 
 
 def _common(dtypes: list[np.dtype[Any]]) -> np.dtype[Any]:
-    """Return the dtype of numbers of several; integers stay integers, where numpy has floats for uint64 and int64."""
+    """Return a dtype for numbers of several: that of integers, or float32."""
     found = np.result_type(*dtypes)
-    return np.dtype(np.int64) if found.kind == "f" and all(dtype.kind in "biu" for dtype in dtypes) else found
+    if found.kind == "f" and all(dtype.kind in "biu" for dtype in dtypes):  # numpy has floats for uint64 and int64
+        return np.dtype(np.int64)
+    return found if found.kind in "iu" else np.dtype(np.float32)
 
 
 def _fill(place: Numbers, values: Numbers, first: int, shown: str) -> None:
@@ -358,22 +231,25 @@ def _fill(place: Numbers, values: Numbers, first: int, shown: str) -> None:
         raise ValueError(checks.message(f"row {first + int(where[0])} of {shown}", must, values[where], hint))
 
 
-def _no_table(shown: str, error: Exception) -> str:
-    return checks.message(shown, "a whole Parquet file", " ".join(str(error).split())[:200])
+@contextlib.contextmanager
+def _whole(shown: str) -> Iterator[None]:
+    """Raise whatever pyarrow raises of a damaged file as one kind of error."""
+    try:
+        yield
+    except Exception as error:
+        raise ValueError(checks.message(shown, "a whole Parquet file", " ".join(str(error).split())[:200])) from error
 
 
 ENDINGS = (".npy", ".parquet")
 
 
-def _open(path: Path, columns: object) -> _Part:
+def _open(path: Path, columns: object, follows: list[str] | None) -> _Array | _Parquet:
     shown = repr(str(path))
-    if not path.is_file():
-        raise FileNotFoundError(checks.message("source of Rows", "files that exist", shown, "Check the name."))
+    if not path.is_file() or path.suffix.lower() not in ENDINGS:
+        must = f"files that exist and end in {' or '.join(ENDINGS)}"
+        raise (ValueError if path.is_file() else FileNotFoundError)(checks.message("source of Rows", must, shown))
     if path.suffix.lower() == ".parquet":
-        return _Parquet(path, columns, shown)
-    if path.suffix.lower() != ".npy":
-        must = f"files that end in {' or '.join(ENDINGS)}"
-        raise ValueError(checks.message("source of Rows", must, shown))
+        return _Parquet(path, columns, shown, follows)
     try:
         array = read_array(path)
     except ValueError as error:
@@ -382,16 +258,12 @@ def _open(path: Path, columns: object) -> _Part:
 
 
 def _files(source: object) -> list[Path]:
-    """Return the files that are meant."""
     if isinstance(source, (str, os.PathLike)):
         place = Path(source)
         if not place.is_dir():
             return [place]
-        found = sorted(path for path in place.iterdir() if path.suffix.lower() in ENDINGS and path.name[0] not in "._")
-        if not found:
-            must = f"a folder with files that end in {' or '.join(ENDINGS)}"
-            raise FileNotFoundError(checks.message("source of Rows", must, repr(str(source))))
-        return found
+        found = [path for path in place.iterdir() if path.suffix.lower() in ENDINGS and path.name[0] not in "._"]
+        return sorted(found) or [place]
     if isinstance(source, Sequence) and source and all(isinstance(one, (str, os.PathLike)) for one in source):
         return [Path(one) for one in source]
     must = "a file, a folder, several files or an array"

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import contextlib
 import os
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 from torch import Tensor, nn
 
 from askew import checks
@@ -19,11 +17,7 @@ from askew.io.folder import FolderFormat, read_description, settled, write_folde
 from askew.io.recipes import build, check_rebuildable, describe
 from askew.io.trees import flatten, unflatten
 
-MODEL = FolderFormat(
-    kind="model",
-    part=r"weights-[0-9a-f]{16}\.safetensors",
-    parts=lambda description: [description["weights"]["file"]],
-)
+MODEL = FolderFormat("model", r"weights-[0-9a-f]{16}\.safetensors", lambda content: [content["weights"]["file"]])
 
 
 def save(model: object, folder: str | os.PathLike[str], notes: Mapping[str, object] | None = None) -> None:
@@ -116,7 +110,7 @@ def load(folder: str | os.PathLike[str], encoder: nn.Module | None = None, class
     --------
     >>> load("nowhere")
     Traceback (most recent call last):
-    FileNotFoundError: folder must be one that askew.save wrote, with a model.json. Got 'nowhere' instead.
+    FileNotFoundError: folder must be one that askew.save wrote, with its model.json. Got 'nowhere' instead.
     """
     return load_with_notes(folder, encoder, classes)[0]
 
@@ -143,10 +137,16 @@ def load_with_notes(
         raise TypeError(checks.message("encoder of load", "a torch.nn.Module", type(encoder).__name__))
     shown = repr(str(Path(folder) / MODEL.description))
     description, tensors = settled(MODEL, folder, lambda: _read(folder, shown))
-    try:
-        return _rebuilt(description, tensors, encoder, classes, shown)
-    except RecursionError:
-        raise ValueError(damaged(shown, "it is too deep")) from None
+    entries, notes = description.get("modules"), description.get("notes", {})
+    if not isinstance(entries, list) or not isinstance(notes, dict) or "content" not in description:
+        raise ValueError(damaged(shown, "parts of it are missing"))
+    if encoder is not None and not any(_unknown_classes(entry) for entry in entries):
+        must = "None, as the model in this folder can be made without it"
+        raise ValueError(checks.message("encoder of load", must, type(encoder).__name__))
+    unpacker = _Unpacker(encoder, classes, shown)
+    for i, entry in enumerate(entries):
+        unpacker.add_module(entry, _under(f"modules.{i}.", tensors))
+    return unflatten(_under("values.", tensors), description["content"], unpacker.special), notes
 
 
 def _read(folder: str | os.PathLike[str], shown: str) -> tuple[dict[str, Any], dict[str, Tensor]]:
@@ -166,27 +166,6 @@ def _read(folder: str | os.PathLike[str], shown: str) -> tuple[dict[str, Any], d
     return description, tensors
 
 
-def _rebuilt(
-    description: dict[str, Any],
-    tensors: dict[str, Tensor],
-    encoder: nn.Module | None,
-    classes: Sequence[type],
-    shown: str,
-) -> tuple[Any, dict[str, Any]]:
-    entries, notes = description.get("modules"), description.get("notes", {})
-    if not isinstance(entries, list) or not isinstance(notes, dict) or "content" not in description:
-        raise ValueError(damaged(shown, "parts of it are missing"))
-    if encoder is not None and not any(_unknown_classes(entry) for entry in entries):
-        must = "None, as the model in this folder can be made without it"
-        raise ValueError(checks.message("encoder of load", must, type(encoder).__name__))
-    modules = []
-    for i, entry in enumerate(entries):
-        state = _under(f"modules.{i}.", tensors)
-        modules.append(_module(entry, state, encoder, [cls for cls in classes if issubclass(cls, nn.Module)], shown))
-    unpacker = _Unpacker(modules, classes, shown)
-    return unflatten(_under("values.", tensors), description["content"], unpacker.special), notes
-
-
 def _under(prefix: str, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
     return {name.removeprefix(prefix): tensor for name, tensor in tensors.items() if name.startswith(prefix)}
 
@@ -197,7 +176,7 @@ class _Packer:
 
     tensors: dict[str, Tensor] = field(default_factory=dict)
     descriptions: list[dict[str, object]] = field(default_factory=list)
-    places: dict[int, int] = field(default_factory=dict)
+    numbers: dict[int, int] = field(default_factory=dict)
 
     def pack(self, model: object) -> Any:
         if not isinstance(model, (nn.Module, resolve("History", HISTORY), dict)) and not _is_estimator(model):
@@ -215,52 +194,38 @@ class _Packer:
     def special(self, value: object) -> dict[str, object] | None:
         """Return what stands for a module, an estimator or a history."""
         if isinstance(value, nn.Module):
-            return {"module": self.place(value)}
+            return {"module": self.number(value)}
         if isinstance(value, resolve("History", HISTORY)):
             return {"history": asdict(value)}
-        if isinstance(value, (np.random.RandomState, np.random.Generator)):
-            hint = "Call set_params(random_state=0) first; what was fitted does not depend on it any more."
-            raise TypeError(
-                checks.message(
-                    "random_state of a model that is saved", "an integer or None", type(value).__name__, hint
-                )
-            )
         if _is_estimator(value):
             estimator: Any = value
             fitted = {name: getattr(value, name) for name in estimator.saved_attributes if hasattr(value, name)}
             # Labels of dask's data may be as large as the data, and predict gives them: they are not computed here.
             fitted = {name: one for name, one in fitted.items() if not checks.is_lazy(one)}
-            return {
-                "estimator": type(value).__name__,
-                "parameters": estimator.get_params(deep=False),
-                "fitted": fitted,
-            }
+            parameters = estimator.get_params(deep=False)
+            return {"estimator": type(value).__name__, "parameters": parameters, "fitted": fitted}
         return None
 
-    def place(self, module: nn.Module) -> int:
+    def number(self, module: nn.Module) -> int:
         """Return the number of a module; one that is met twice has one number."""
-        if id(module) not in self.places:
-            number = self.places[id(module)] = len(self.descriptions)
+        if id(module) not in self.numbers:
+            number = self.numbers[id(module)] = len(self.descriptions)
             recipe = describe(module)
             check_rebuildable(module, recipe)
             self.tensors.update({f"modules.{number}.{name}": tensor for name, tensor in module.state_dict().items()})
             switched = [name for name, part in module.named_modules() if part.training != module.training]
             frozen = [name for name, parameter in module.named_parameters() if not parameter.requires_grad]
-            self.descriptions.append(
-                {"recipe": recipe, "training": module.training, "switched": switched, "frozen": frozen}
-            )
-        return self.places[id(module)]
+            modes = {"training": module.training, "switched": switched, "frozen": frozen}
+            self.descriptions.append({"recipe": recipe, **modes})
+        return self.numbers[id(module)]
 
 
 def _unwrapped(model: object) -> object:
     """Return the module inside of what compilers and data parallelism put around it."""
-    while isinstance(model, nn.Module):
-        if isinstance(model, nn.parallel.DistributedDataParallel):
-            model = model.module
-        elif "_orig_mod" in model._modules:
-            model = model._modules["_orig_mod"]
-        else:
-            break
+    if isinstance(model, nn.parallel.DistributedDataParallel):
+        return _unwrapped(model.module)
+    if isinstance(model, nn.Module) and "_orig_mod" in model._modules:
+        return _unwrapped(model._modules["_orig_mod"])
     return model
 
 
@@ -270,75 +235,56 @@ def _is_estimator(value: object) -> bool:
 
 def _unknown_classes(node: object) -> set[str]:
     """Return the names of the classes in a description that somebody must hand in."""
-    if isinstance(node, list):
-        return {name for item in node for name in _unknown_classes(item)}
-    if not isinstance(node, dict):
-        return set()
-    own = {str(node.get("class"))} if node.get("source") == "unknown" else set()
-    return own.union(*(_unknown_classes(item) for item in node.values()))
+    items = node.values() if isinstance(node, dict) else node if isinstance(node, list) else ()
+    own = {str(node.get("class"))} if isinstance(node, dict) and node.get("source") == "unknown" else set[str]()
+    return own.union(*map(_unknown_classes, items))
 
 
 # ---------------------------------------------------------------------- out of a file
 
 
-def _module(
-    entry: object, state: dict[str, Tensor], encoder: nn.Module | None, classes: Sequence[type[nn.Module]], shown: str
-) -> nn.Module:
-    """Return a module with its numbers, frozen and switched as it was."""
-    if not isinstance(entry, dict):
-        raise ValueError(damaged(shown, "a module has no description"))
-    module = build(entry.get("recipe"), state, encoder, classes)
-    training, switched, frozen = entry.get("training"), entry.get("switched"), entry.get("frozen")
-    parts = dict(module.named_modules())
-    if not (
-        isinstance(training, bool)
-        and isinstance(switched, list)
-        and isinstance(frozen, list)
-        and all(isinstance(name, str) for name in (*switched, *frozen))
-        and parts.keys() >= set(switched)
-    ):
-        raise ValueError(damaged(shown, "the description of a module is incomplete"))
-    module.train(training)
-    for name in switched:
-        parts[name].training = not training
-    for name, parameter in module.named_parameters():
-        if parameter.is_floating_point():
-            parameter.requires_grad_(name not in frozen)
-    return module
-
-
 @dataclass
 class _Unpacker:
-    modules: list[nn.Module]
+    encoder: nn.Module | None
     classes: Sequence[type]
     shown: str
+    modules: list[nn.Module] = field(default_factory=list)
+
+    def add_module(self, entry: object, state: dict[str, Tensor]) -> None:
+        """Add a module with its numbers, frozen and switched as it was."""
+        match entry:
+            case {"recipe": recipe, "training": bool(training), "switched": list(switched), "frozen": list(frozen)}:
+                module = build(recipe, state, self.encoder, self.classes)
+            case _:
+                raise ValueError(damaged(self.shown, "the description of a module is incomplete"))
+        for name, part in module.named_modules():
+            part.training = training != (name in switched)
+        for name, parameter in module.named_parameters():
+            if parameter.is_floating_point():
+                parameter.requires_grad_(name not in frozen)
+        self.modules.append(module)
 
     def special(self, value: Any) -> object:
         """Return the module, the estimator or the history that a description stands for."""
-        keys = set(value) if isinstance(value, dict) else set()
-        if keys == {"module"} and type(value["module"]) is int and 0 <= value["module"] < len(self.modules):
-            return self.modules[value["module"]]
-        if keys == {"history"} and isinstance(value["history"], dict):
-            with contextlib.suppress(TypeError):
-                return resolve("History", HISTORY)(**value["history"])
-        if keys == {"estimator", "parameters", "fitted"}:
-            return self.estimator(value["estimator"], value["parameters"], value["fitted"])
+        try:
+            match value:
+                case {"module": int(number)} if 0 <= number < len(self.modules):
+                    return self.modules[number]
+                case {"history": dict(fields)}:
+                    return resolve("History", HISTORY)(**fields)
+                case {"estimator": name, "parameters": dict(parameters), "fitted": dict(fitted)}:
+                    return self.estimator(name, parameters, fitted)
+        except TypeError as error:
+            raise ValueError(damaged(self.shown, f"a part of it cannot be made: {error}")) from None
         raise ValueError(damaged(self.shown, "a part of it is unknown"))
 
-    def estimator(self, name: object, parameters: object, fitted: object) -> object:
+    def estimator(self, name: object, parameters: dict[str, Any], fitted: dict[str, Any]) -> object:
         given = {cls.__name__: cls for cls in self.classes}
         known = checks.check_name(name, {**given, **ESTIMATORS}, f"the class of the estimator in {self.shown}")
         cls: Any = resolve(known, ESTIMATORS) or given[known]
-        if (
-            not isinstance(parameters, dict)
-            or not isinstance(fitted, dict)
-            or not set(fitted) <= set(cls.saved_attributes)
-        ):
+        if not set(fitted) <= set(cls.saved_attributes):
             raise ValueError(damaged(self.shown, "its estimator has other attributes than this askew knows"))
-        try:
-            result = cls(**parameters)
-        except TypeError as error:
-            raise ValueError(damaged(self.shown, f"its estimator cannot be made: {error}")) from None
+        result = cls(**parameters)
         for attribute, value in fitted.items():
             setattr(result, attribute, value)
         return result

@@ -32,10 +32,7 @@ def flatten(tree: object, special: Callable[[object], object] | None = None) -> 
     {0: tensor([0., 0.]), 'lr': (0.1, inf)}
     """
     splitter = _Splitter(special)
-    try:
-        rest = splitter.split(tree, "")
-    except RecursionError:
-        raise ValueError(checks.message("a tree of values to save", "finite", "one that holds itself")) from None
+    rest = splitter.split(tree, "")
     return splitter.tensors, rest
 
 
@@ -49,10 +46,7 @@ def unflatten(tensors: Mapping[str, Tensor], rest: object, special: Callable[[An
     >>> unflatten(*flatten([1, 1.0, True, None, (2, "a")]))
     [1, 1.0, True, None, (2, 'a')]
     """
-    try:
-        return _Joiner(tensors, special).join(rest)
-    except RecursionError:
-        raise ValueError(checks.message("the description of saved values", "less deep", "too many levels")) from None
+    return _Joiner(tensors, special).join(rest)
 
 
 @dataclass
@@ -127,70 +121,63 @@ class _Joiner:
     tensors: Mapping[str, Tensor]
     special: Callable[[Any], object] | None
 
-    def join(self, node: object) -> Any:
-        if node is None or isinstance(node, (bool, int, float, str)):
-            return node
-        if isinstance(node, list):
-            return [self.join(item) for item in node]
-        if isinstance(node, dict):
-            keys, first = set(node), next(iter(node.values()), None)
-            if keys == {"dict"} and isinstance(first, dict):
-                return {key: self.join(value) for key, value in first.items()}
-            if keys == {"pairs"} and isinstance(first, list):
-                return self.mapping(first)
-            if keys == {"tuple"} and isinstance(first, list):
-                return tuple(self.join(item) for item in first)
-            if keys == {"float"} and first in ("inf", "-inf", "nan"):
-                return float(str(first))
-            if keys == {"tensor"}:
-                return self.named(first)
-            if keys == {"scalar"} and isinstance(first, dict):
-                array = self.array(first)
+    def join(self, node: Any) -> Any:
+        match node:
+            case None | bool() | int() | float() | str():
+                return node
+            case list():
+                return [self.join(item) for item in node]
+            case {"dict": dict(items)}:
+                return {key: self.join(value) for key, value in items.items()}
+            case {"pairs": list(pairs)} if all(isinstance(pair, list) and len(pair) == 2 for pair in pairs):
+                return self.mapping(pairs)
+            case {"tuple": list(items)}:
+                return tuple(self.join(item) for item in items)
+            case {"float": "inf" | "-inf" | "nan" as text}:
+                return float(text)
+            case {"tensor": name}:
+                return self.named(name)
+            case {"scalar": dict(inner)}:
+                array = self.array(inner)
                 if array.shape == () and array.dtype.kind != "O":
                     return array[()]
-            if keys == {"special"} and self.special is not None:
-                return self.special(self.join(first))
-            if keys in ({"array", "dtype"}, {"strings"}, {"objects", "shape"}):
+            case {"special": inner} if self.special is not None:
+                return self.special(self.join(inner))
+            case dict():
                 return self.array(node)
         raise ValueError(_unknown(node))
 
-    def mapping(self, pairs: list[Any]) -> dict[Any, Any]:
-        if not all(isinstance(pair, list) and len(pair) == 2 for pair in pairs):
-            raise ValueError(_unknown(pairs))
-        result = {}
-        for key, value in pairs:
-            if isinstance(key, list) or (isinstance(key, dict) and set(key) != {"float"}):
-                raise ValueError(_unknown(key))
-            result[self.join(key)] = self.join(value)
+    def mapping(self, pairs: list[list[Any]]) -> dict[Any, Any]:
+        try:
+            result = {self.join(key): self.join(value) for key, value in pairs}
+        except TypeError:  # a key that cannot be hashed
+            result = {}
         if len(result) != len(pairs):
             raise ValueError(_unknown(pairs))
         return result
 
     def array(self, node: dict[str, Any]) -> np.ndarray[Any, Any]:
-        if set(node) == {"array", "dtype"}:
-            tensor, dtype = self.named(node["array"]), node["dtype"]
-            if isinstance(dtype, str) and _DTYPE.fullmatch(dtype) and tensor.dtype in _NUMERIC:
-                values: np.ndarray[Any, Any] = tensor.numpy()
-                if np.dtype(dtype).newbyteorder("=") == values.dtype:
-                    return values.astype(dtype)
-        elif set(node) == {"strings"}:
-            tensor = self.named(node["strings"])
-            if tensor.dtype == torch.int32 and tensor.ndim:
-                points = np.ascontiguousarray(tensor.numpy())
-                shape, width = points.shape[:-1], points.shape[-1]
-                if not points.size:
-                    # Even an array of no strings takes the room of one.
-                    return np.zeros(shape, f"<U{min(max(width, 1), 1000)}")
-                if points.min() >= 0 and points.max() <= sys.maxunicode:
-                    return points.reshape(-1).view(f"<U{width}").reshape(shape).copy()
-        elif set(node) == {"objects", "shape"}:
-            items, shape = node["objects"], node["shape"]
-            sizes = isinstance(shape, list) and len(shape) <= 32 and all(type(n) is int and n >= 0 for n in shape)
-            if isinstance(items, list) and sizes and math.prod(shape) == len(items) and sum(shape) < 1 << 62:
-                objects = np.empty(len(items), object)
-                for i, item in enumerate(items):
-                    objects[i] = self.join(item)
-                return objects.reshape(shape)
+        try:
+            match node:
+                case {"array": name, "dtype": str(text)}:
+                    values, dtype = self.named(name).numpy(), np.dtype(text)
+                    if dtype.newbyteorder("=") == values.dtype:
+                        return values.astype(dtype)
+                case {"strings": name}:
+                    points = np.ascontiguousarray(self.named(name).numpy())
+                    shape, width = points.shape[:-1], points.shape[-1]
+                    if points.dtype == np.int32 and not points.size:
+                        # Even an array of no strings takes the room of one.
+                        return np.zeros(shape, f"<U{min(max(width, 1), 1000)}")
+                    if points.dtype == np.int32 and points.min() >= 0 and points.max() <= sys.maxunicode:
+                        return points.reshape(-1).view(f"<U{width}").reshape(shape).copy()
+                case {"objects": list(items), "shape": list(sizes)} if min(sizes, default=0) >= 0:
+                    objects = np.empty(len(items), object)
+                    for i, item in enumerate(items):
+                        objects[i] = self.join(item)
+                    return objects.reshape(sizes)
+        except (TypeError, ValueError, IndexError, OverflowError) as error:  # of numpy, about dtypes and shapes
+            raise ValueError(_unknown(node)) from error
         raise ValueError(_unknown(node))
 
     def named(self, name: object) -> Tensor:
@@ -198,14 +185,6 @@ class _Joiner:
             must = "one of those in the file"
             raise ValueError(checks.message("a tensor of the description", must, _short(name)))
         return self.tensors[name]
-
-
-_DTYPE = re.compile(r"[<>|](b1|[iu][1248]|f[248])")
-# dtypes of tensors that numpy has as well.
-_NUMERIC = {
-    *(torch.bool, torch.uint8, torch.uint16, torch.uint32, torch.uint64),
-    *(torch.int8, torch.int16, torch.int32, torch.int64, torch.float16, torch.float32, torch.float64),
-}
 
 
 def _place(what: str, path: str) -> str:

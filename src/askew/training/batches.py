@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import math
 import warnings
-from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Sequence, Sized
 from typing import Any, NamedTuple
 
@@ -15,25 +15,6 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from askew import checks
-
-
-class Batches(ABC):
-    """Batches of tensors, epoch by epoch, in an order that can be resumed in the middle of an epoch."""
-
-    # None where the data does not say how many batches it has.
-    per_epoch: int | None
-
-    @abstractmethod
-    def epoch(self, seed: int, number: int, skip: int, skipped: Callable[[], None]) -> Iterator[tuple[Tensor, ...]]:
-        """Yield the batches of one epoch without the first ``skip``; call ``skipped`` once those are behind."""
-
-    @abstractmethod
-    def sample(self, rows: int) -> tuple[Tensor, ...]:
-        """Return at most so many rows, to calibrate by; no random generator changes."""
-
-    @abstractmethod
-    def fingerprint(self) -> str:
-        """Return a short text that differs for other data."""
 
 
 class Part(NamedTuple):
@@ -50,7 +31,7 @@ class Part(NamedTuple):
         return self.values[numbers.to(self.values.device)].to(device, self.dtype)
 
 
-class ArrayBatches(Batches):
+class ArrayBatches:
     """Tensors with one row for each example, shuffled in each epoch and cut into batches of equal size.
 
     The order depends on the seed and the number of the epoch only. An epoch of n rows has ceil(n / size) batches, which
@@ -64,19 +45,22 @@ class ArrayBatches(Batches):
         self.per_epoch = math.ceil(self.rows / batch_size)
 
     def epoch(self, seed: int, number: int, skip: int, skipped: Callable[[], None]) -> Iterator[tuple[Tensor, ...]]:
+        """Yield the batches of one epoch without the first ``skip``; call ``skipped`` once those are behind."""
         skipped()
         generator = torch.Generator().manual_seed((seed + 0x9E3779B97F4A7C15 * (number + 1)) % 2**63)
         order = torch.randperm(self.rows, generator=generator).to(self.parts[0].values.device)
-        for rows in order.tensor_split(self.per_epoch or 1)[skip:]:
+        for rows in order.tensor_split(self.per_epoch)[skip:]:
             yield tuple(part.rows(rows, self.device) for part in self.parts)
 
     def sample(self, rows: int) -> tuple[Tensor, ...]:
+        """Return at most so many rows, to calibrate by; no random generator changes."""
         order = torch.arange(self.rows)
         if self.rows > rows:
             order = torch.randperm(self.rows, generator=torch.Generator().manual_seed(0))[:rows]
         return tuple(part.rows(order, self.device) for part in self.parts)
 
     def fingerprint(self) -> str:
+        """Return a short text that differs for other data."""
         digest = hashlib.sha256()
         for tensor in (part.values for part in self.parts):
             # Every k-th row of large data is enough: this is against mistakes.
@@ -86,7 +70,7 @@ class ArrayBatches(Batches):
         return digest.hexdigest()
 
 
-class LoaderBatches(Batches):
+class LoaderBatches:
     """A ``DataLoader`` or another iterable of batches that can be iterated again and again."""
 
     def __init__(self, loader: Iterable[object], device: torch.device) -> None:
@@ -96,15 +80,16 @@ class LoaderBatches(Batches):
             raise TypeError(checks.message("data of fit", must, f"an iterator ({type(loader).__name__})", hint))
         self.loader = loader
         self.device = device
-        try:
+        # None where the data does not say how many batches it has.
+        self.per_epoch: int | None = None
+        with contextlib.suppress(TypeError):  # a DataLoader has a length only if its data set has one
             self.per_epoch = len(loader) if isinstance(loader, Sized) else None
-        except TypeError:  # DataLoader has a length only if its data set has one
-            self.per_epoch = None
         sampler, of_batches = (getattr(loader, name, None) for name in ("sampler", "batch_sampler"))
         # The objects that may decide on the order.
         self.deciding = [loader, sampler, of_batches, getattr(of_batches, "sampler", None)]
 
     def epoch(self, seed: int, number: int, skip: int, skipped: Callable[[], None]) -> Iterator[tuple[Tensor, ...]]:
+        """Do as :meth:`ArrayBatches.epoch` does; the order is that of the loader."""
         for deciding in self.deciding:
             # Samplers that shuffle by the number of the epoch, as those of several processes do, have to be told it.
             set_epoch = getattr(deciding, "set_epoch", None)
@@ -124,6 +109,7 @@ class LoaderBatches(Batches):
         return next((one for one in generators if isinstance(one, torch.Generator)), None)
 
     def sample(self, rows: int) -> tuple[Tensor, ...]:
+        """Return at most so many rows of the first batch; no random generator changes."""
         own = self.generator
         state = None if own is None else own.get_state()
         with torch.random.fork_rng(devices=[]):
@@ -135,6 +121,7 @@ class LoaderBatches(Batches):
         return tuple(tensor[:rows] for tensor in self._moved(batch))
 
     def fingerprint(self) -> str:
+        """Return a short text that differs for other data."""
         return f"loader of {self.per_epoch} batches"
 
     def _moved(self, batch: object) -> tuple[Tensor, ...]:
@@ -143,6 +130,9 @@ class LoaderBatches(Batches):
             got = type(batch).__name__
             raise TypeError(checks.message("a batch of the loader given to fit", "a tuple of tensors", got, hint))
         return tuple(part.detach().to(self.device, non_blocking=True) for part in batch)
+
+
+Batches = ArrayBatches | LoaderBatches
 
 
 def make_batches(data: object, names: Sequence[str] | None, batch_size: int, device: torch.device) -> Batches:
@@ -166,30 +156,27 @@ def make_batches(data: object, names: Sequence[str] | None, batch_size: int, dev
 
 def _to_part(given: object, name: str, device: torch.device) -> Part:
     """Return an array or a tensor, checked; arrays of floats become the default dtype."""
+    what = f"the {name} given to fit"
+    checks.check_plain(given, what)
     mapped = isinstance(given, np.memmap)
-    checks.check_plain(given, f"{name} given to fit")
-    tensor = given if isinstance(given, Tensor) else _to_tensor(np.asarray(given), name, mapped)
+    if isinstance(given, Tensor):
+        tensor = given
+    else:
+        array: NDArray[Any] = np.asarray(given)
+        if array.dtype.kind not in "fiub":
+            hint = "Labels that are names become numbers by numpy.unique(labels, return_inverse=True)[1]."
+            raise TypeError(checks.message(what, "an array of numbers", f"dtype {array.dtype}", hint))
+        forwards = min(array.strides, default=0) >= 0
+        if not (forwards and array.dtype.isnative and (mapped or array.flags.writeable)):
+            # A copy where torch cannot share the memory: read-only, backwards, or of another byte order.
+            array = np.array(array, dtype=array.dtype.newbyteorder("="), order="C")
+        with warnings.catch_warnings():  # torch cannot know that nothing here writes to a mapped array
+            warnings.filterwarnings("ignore", message="The given NumPy array is not writable", category=UserWarning)
+            tensor = torch.from_numpy(array)
     if tensor.ndim == 0 or tensor.shape[0] == 0:
-        must = "an array with at least one row"
-        raise ValueError(checks.message(f"the {name} given to fit", must, tuple(tensor.shape)))
+        raise ValueError(checks.message(what, "an array with at least one row", tuple(tensor.shape)))
+    dtype = tensor.dtype
     if tensor.is_floating_point():
         checks.check_finite(tensor, name, "fit")
-    is_array_of_floats = not isinstance(given, Tensor) and tensor.is_floating_point()
-    dtype = torch.get_default_dtype() if is_array_of_floats else tensor.dtype
+        dtype = dtype if isinstance(given, Tensor) else torch.get_default_dtype()
     return Part(tensor if mapped else tensor.detach().to(device, dtype), dtype)
-
-
-def _to_tensor(array: NDArray[Any], name: str, mapped: bool) -> Tensor:
-    if array.dtype.kind not in "fiub":
-        hint = "Labels that are names become numbers by numpy.unique(labels, return_inverse=True)[1]."
-        must = "an array of numbers"
-        raise TypeError(checks.message(f"the {name} given to fit", must, f"dtype {array.dtype}", hint))
-    forwards = min(array.strides, default=0) >= 0
-    if not (forwards and array.dtype.isnative and (mapped or array.flags.writeable)):
-        # A copy where torch cannot share the memory: read-only, backwards, or of another byte order.
-        array = np.array(array, dtype=array.dtype.newbyteorder("="), order="C")
-    if array.flags.writeable:
-        return torch.from_numpy(array)
-    with warnings.catch_warnings():  # torch cannot know that nothing here writes to a mapped array
-        warnings.filterwarnings("ignore", message="The given NumPy array is not writable", category=UserWarning)
-        return torch.from_numpy(array)

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import itertools
 import re
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-import torch
 from torch import Tensor
 from torch.optim import Optimizer
 
@@ -17,17 +15,8 @@ from askew import checks, io
 
 HINT = "Delete it to start again, or give another file."
 PARTS = ("counters", "settings", "model", "loss", "optimizer", "epoch_random", "random")
-# Types of the counters of a run by their names.
-COUNTERS: dict[str, tuple[type, ...]] = {
-    **dict.fromkeys(("order_seed", "step", "epoch", "step_in_epoch", "high_losses", "looks_since_best"), (int,)),
-    **dict.fromkeys(("seconds", "loss_sum", "first_loss", "best_score"), (int, float)),
-    "best_step": (int, type(None)),
-    "stopped": (str,),
-    "rows": (list,),
-}
 # Settings that checkpoints of older versions do not have, and their value there.
 OLD_SETTINGS = {"schedule": "linear"}
-LARGEST = 1 << 63
 
 
 def write_checkpoint(path: Path, tree: Mapping[str, object]) -> None:
@@ -38,28 +27,17 @@ def write_checkpoint(path: Path, tree: Mapping[str, object]) -> None:
         io.save_tensors(path, tensors, {"kind": "checkpoint", "tree": rest})
 
 
-def read_checkpoint(path: Path, settings: Mapping[str, object], weights: Mapping[str, Tensor]) -> dict[str, Any]:
-    """Return the state of a run if the file is whole and of a run with these settings.
+def read_checkpoint(path: Path, settings: Mapping[str, Any], counters: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the state of a run if the file is whole and of a run with these settings; otherwise raise ValueError.
 
-    Parameters
-    ----------
-    path
-        The file.
-    settings
-        Those of the run that is to be resumed.
-    weights
-        Those of its model; the best ones in the file must have their shapes.
-
-    Raises
-    ------
-    ValueError
-        If something is missing, of another kind, or of a run with other settings.
+    ``counters`` are those of a new run, whose names and types the file must have.
     """
     tensors, description = io.load_tensors(path, "checkpoint")
     tree: dict[str, Any] = io.unflatten(tensors, description.get("tree"))
-    problem = _problem(tree, weights)
-    if problem:
-        raise ValueError(io.damaged(repr(str(path)), problem))
+    if not isinstance(tree, dict) or not all(isinstance(tree.get(name), dict) for name in PARTS) or "best" not in tree:
+        raise ValueError(io.damaged(repr(str(path)), "parts of it are missing"))
+    if _types(tree["counters"]) != _types(counters):
+        raise ValueError(io.damaged(repr(str(path)), "its counters are those of another program"))
     for name, value in settings.items():
         saved = tree["settings"].get(name, OLD_SETTINGS.get(name))
         if isinstance(saved, (Tensor, np.ndarray)) or saved != value:
@@ -69,34 +47,9 @@ def read_checkpoint(path: Path, settings: Mapping[str, object], weights: Mapping
     return tree
 
 
-def _problem(tree: Any, weights: Mapping[str, Tensor]) -> str | None:
-    """Return what makes a tree no state of a run, if anything."""
-    if not isinstance(tree, dict) or not all(isinstance(tree.get(name), dict) for name in PARTS) or "best" not in tree:
-        return "parts of it are missing"
-    counters, best = tree["counters"], tree["best"]
-    if counters.keys() != COUNTERS.keys():
-        return "its numbers have other names"
-    for name, kinds in COUNTERS.items():
-        value = counters[name]
-        in_range = not isinstance(value, int) or 0 <= value < LARGEST or name == "best_score"
-        if type(value) not in kinds or not in_range:
-            return f"its {name} is {str(value)[:40]!r}"
-    numbers = (int, float)
-    if not all(isinstance(row, dict) and all(type(v) in numbers for v in row.values()) for row in counters["rows"]):
-        return "its rows are not rows of numbers"
-    if best is not None and not (isinstance(best, dict) and _shapes(best) == _shapes(weights)):
-        return "its best weights are of another model"
-    # The random states of the other processes; files of a single one, or of an older version, have none.
-    others = tree.setdefault("others", [])
-    if not isinstance(others, list):
-        return "its others are not a list"
-    for state, name in itertools.product([tree, *others], ("epoch_random", "random")):
-        try:
-            for kind in {"cpu", *state[name]} & {"cpu", "loader"}:
-                torch.Generator().set_state(state[name][kind])
-        except (KeyError, IndexError, TypeError, RuntimeError):
-            return f"its {name} is not the state of a generator"
-    return None
+def _types(counters: Mapping[str, Any]) -> dict[str, type]:
+    """Return the types of counters by their names; the best step is None before there is one."""
+    return {name: type(value) for name, value in counters.items() if name != "best_step"}
 
 
 def load_optimizer(optimizer: Optimizer, state: dict[str, Any]) -> None:
@@ -113,10 +66,6 @@ def load_optimizer(optimizer: Optimizer, state: dict[str, Any]) -> None:
         for name, value in entries.items():
             if isinstance(value, Tensor) and value.shape not in ((), parameter.shape):
                 raise ValueError(f"its {name} has another shape")
-
-
-def _shapes(tensors: Mapping[str, Any]) -> dict[str, object]:
-    return {name: tuple(t.shape) if isinstance(t, Tensor) else None for name, t in tensors.items()}
 
 
 def _kind(value: Any) -> object:

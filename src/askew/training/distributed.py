@@ -8,7 +8,7 @@ import functools
 import importlib
 import time
 from collections.abc import Iterable, Iterator, Mapping
-from typing import Any, TypeGuard, TypeVar
+from typing import TypeGuard, TypeVar
 
 import torch
 from torch import Tensor, distributed, nn
@@ -19,14 +19,7 @@ from askew.losses import AllTriplets, LabelLoss, Loss, PairLoss, TripletLoss
 from askew.losses.base import embed
 from askew.training.runtime import Batch, Objective, OneProcess, one_number
 
-# Numbers in one message: what is sent is copied.
-MESSAGE_NUMBERS = 1 << 23
-# Seconds that threads of the process group get when Python ends.
-SECONDS_TO_END = 0.1
-
 Own = TypeVar("Own")
-# What torch hands from the forward to the backward pass; it takes any attribute.
-Context = Any
 
 
 class ProcessGroup(OneProcess):
@@ -36,10 +29,6 @@ class ProcessGroup(OneProcess):
     process encodes its rows and computes their values. The loss is that of the whole batch and the same in all
     processes: values are gathered or, where each term of the loss belongs to one anchor, sums are added. So triplets
     are formed over the whole batch, and loss and gradient are those of one process with that batch, up to rounding.
-
-    A process may have no rows: if a batch has fewer rows than there are processes, or if its loader has run out before
-    the others. It then computes with rows borrowed from another process, which gives it the same graph and the same
-    messages, and its results count nothing.
 
     Parameters
     ----------
@@ -58,11 +47,19 @@ class ProcessGroup(OneProcess):
 
     # ------------------------------------------------------------------ agreement
 
-    def broadcast(self, number: float) -> float:
+    def _numbers(self, number: float) -> list[float]:
+        """Return the numbers of all processes."""
         message = torch.tensor([number], dtype=torch.float64, device=self.message_device)
+        received = [torch.empty_like(message) for _ in range(self.size)]
         with reported():
-            distributed.broadcast(message, 0)
-        return float(message)
+            distributed.all_gather(received, message)
+        return [float(other) for other in received]
+
+    def broadcast(self, number: float) -> float:
+        return self._numbers(number)[0]
+
+    def any(self, flag: bool) -> bool:
+        return any(self._numbers(flag))
 
     def all_gather(self, own: Own) -> list[Own]:
         values = [own] * self.size
@@ -70,36 +67,27 @@ class ProcessGroup(OneProcess):
             distributed.all_gather_object(values, own)
         return values
 
-    def any(self, flag: bool) -> bool:
-        message = torch.tensor([int(flag)], device=self.message_device)
-        with reported():
-            distributed.all_reduce(message, distributed.ReduceOp.MAX)
-        return bool(message)
-
-    def check_same(
-        self, settings: Mapping[str, object], hint: str = "", modules: Mapping[str, object] | None = None
-    ) -> None:
+    def check_same(self, settings: Mapping[str, object], modules: Mapping[str, object] | None = None) -> None:
         """Raise the same error in all processes if their settings differ: they would wait for each other."""
-        shapes: dict[str, object] = {}
-        for name, module in (modules or {}).items():
-            if isinstance(module, nn.Module):
-                for key, t in [*module.named_parameters(), *module.named_buffers()]:
-                    kind = "learned" if t.requires_grad else "fixed"
-                    shapes[f"{key} of the {name}"] = f"{kind} {t.dtype} {tuple(t.shape)}"
+        shapes = {
+            f"{key} of the {name}": f"{'learned' if t.requires_grad else 'fixed'} {t.dtype} {tuple(t.shape)}"
+            for name, module in (modules or {}).items()
+            if isinstance(module, nn.Module)
+            for key, t in (*module.named_parameters(), *module.named_buffers())
+        }
         given = self.all_gather({**settings, **shapes})
         data = [name for name in ("data", "validation") if name in settings]
         names = dict.fromkeys(name for one in given for name in one)  # one may have names that others have not
         for name in [*data, *names]:  # data first: other settings may differ because of it
-            first = given[0].get(name)
-            for rank, other in enumerate(given):
-                if other.get(name) == first:
-                    continue
-                what, must = f"{name} of fit", "the same in all processes"
-                if name in data:  # known by a digest only
-                    hint = "Give each the whole arrays, of which it takes its rows, or a loader of its own."
-                    raise ValueError(checks.message(what, must, f"other data in process {rank}", hint))
-                got = f"{first!r} and, in process {rank}, {other.get(name)!r}"
-                raise ValueError(checks.message(what, must, got, hint))
+            values = [one.get(name) for one in given]
+            rank = next((rank for rank, value in enumerate(values) if value != values[0]), 0)
+            if rank == 0:
+                continue
+            got, hint = f"{values[0]!r} and, in process {rank}, {values[rank]!r}", ""
+            if name in data:  # known by a digest only
+                got = f"other data in process {rank}"
+                hint = "Give each the whole arrays, of which it takes its rows, or a loader with as many batches."
+            raise ValueError(checks.message(f"{name} of fit", "the same in all processes", got, hint))
 
     @torch.no_grad()
     def broadcast_weights(self, modules: Iterable[nn.Module]) -> None:
@@ -113,25 +101,24 @@ class ProcessGroup(OneProcess):
 
     # ------------------------------------------------------------------ one batch
 
-    def in_step(self, batches: Iterator[Batch]) -> Iterator[Batch | None]:
+    def in_step(self, batches: Iterator[Batch]) -> Iterator[Batch]:
         while True:
             batch = next(batches, None)
-            if not self.any(batch is not None):
+            ended = [not there for there in self._numbers(batch is not None)]
+            if any(ended) and not all(ended):
+                got = f"none left in process {ended.index(True)} and one more in process {ended.index(False)}"
+                hint = "A DistributedSampler gives all of them as many."
+                raise ValueError(checks.message("the batches of the loaders given to fit", "equally many", got, hint))
+            if batch is None:
                 return
             yield batch
 
-    def _sizes(self, rows: int) -> list[int]:
-        """Return how many rows each process has."""
-        message = torch.tensor([rows], device=self.message_device)
-        sizes = [torch.zeros_like(message) for _ in range(self.size)]
-        with reported():
-            distributed.all_gather(sizes, message)
-        return [int(size) for size in sizes]
-
-    def loss(self, loss: Objective, model: Divergence, batch: Batch | None, same_batch: bool) -> Tensor:
-        if batch is not None and same_batch:
-            batch = tuple(part.tensor_split(self.size)[self.rank] for part in batch)
-        rows, sizes = self._rows_to_compute(batch)
+    def loss(self, loss: Objective, model: Divergence, batch: Batch, same_batch: bool) -> Tensor:
+        rows = tuple(part.tensor_split(self.size)[self.rank] for part in batch) if same_batch else batch
+        sizes = [int(size) for size in self._numbers(rows[0].shape[0])]
+        if not all(sizes):
+            must, got = f"of rows for each of {self.size} processes", f"{' and '.join(map(str, sizes))} rows"
+            raise ValueError(checks.message("a batch given to fit", must, got, "Use larger batches."))
         if not isinstance(loss, Loss):  # nothing is known about a function: it is taken for a mean over rows
             return add_over_processes(one_number(loss(model, *rows)) * (sizes[self.rank] / sum(sizes)))
         lengths = [part.shape[0] if part.ndim else 0 for part in rows]
@@ -151,25 +138,6 @@ class ProcessGroup(OneProcess):
         hint = "Override forward, which gets the values of all, or give fit a function that is a mean over rows."
         raise TypeError(checks.message(what, must, "another one", hint))
 
-    def _rows_to_compute(self, own: Batch | None) -> tuple[Batch, list[int]]:
-        """Return rows to compute with, and how many each process has.
-
-        A process without rows gets those of the first process that has some: without rows, encoders may fail,
-        divergences have no graph and means are NaN.
-        """
-        sizes = self._sizes(own[0].shape[0] if own else 0)
-        if own and all(sizes):
-            return own, sizes
-        if not any(sizes):
-            raise ValueError(checks.message("a batch given to fit", "of at least one row", "none"))
-        donor = next(rank for rank, size in enumerate(sizes) if size)
-        message: list[Any] = [tuple(part.cpu() for part in own) if own and self.rank == donor else None]
-        with reported():
-            distributed.broadcast_object_list(message, donor)
-        if own and sizes[self.rank]:
-            return own, sizes
-        return tuple(part.to(self.device) for part in message[0]), sizes
-
     def _of_labels(self, loss: LabelLoss, model: Divergence, rows: Batch, sizes: list[int]) -> Tensor:
         # A subclass with its own pairwise is asked for the whole matrix.
         points, divergence = embed(model, rows[0]) if type(model).pairwise is Embedded.pairwise else (rows[0], model)
@@ -179,17 +147,29 @@ class ProcessGroup(OneProcess):
             # Own points come first, the others behind them.
             before = sum(sizes[: self.rank])
             matrix = divergence.pairwise(points, everyone.roll(-before, 0))
-            return loss.of_rows(_first(matrix, sizes[self.rank]), labels.roll(-before, 0), add_over_processes)
+            return loss.of_rows(matrix, labels.roll(-before, 0), add_over_processes)
         result: Tensor = loss(self._gather(divergence.pairwise(points, everyone), sizes), labels)
         return result
 
     def _gather(self, values: Tensor, sizes: list[int], shared: bool = False) -> Tensor:
-        """Return the values of all processes, each computed from its own rows; see :class:`_AllGather`."""
-        values = _first(values, sizes[self.rank])
-        # Backends send few integer dtypes.
-        message = values if values.is_floating_point() or values.is_complex() else values.long()
-        result: Tensor = _AllGather.apply(message, sizes, self.rank, shared)  # type: ignore[no-untyped-call]
-        return result.to(values.dtype)
+        """Return the values of all processes, each computed from its own rows, to which gradients go back.
+
+        With ``shared`` each process continues with another computation, and the gradients of all of them add up.
+        Without, all continue with the same one, and each has the whole gradient of its rows already.
+        """
+        # Backends send few integer dtypes, and messages must be equally long: all have the length of the longest.
+        dtype = values.dtype if values.is_floating_point() or values.is_complex() else torch.long
+        message = torch.zeros(max(sizes), *values.shape[1:], dtype=dtype, device=values.device)
+        message[: values.shape[0]] = values.detach()
+        received = [torch.empty_like(message) for _ in sizes]
+        with reported():
+            distributed.all_gather(received, message)
+        parts = [part[:size].to(values.dtype) for part, size in zip(received, sizes, strict=True)]
+        parts[self.rank] = values
+        result = torch.cat(parts)
+        if shared and result.requires_grad:
+            result.register_hook(_sum_over_processes)
+        return result
 
     @torch.no_grad()
     def add_gradients(self, model: nn.Module, loss: Objective) -> None:
@@ -200,7 +180,12 @@ class ProcessGroup(OneProcess):
                     parameter.grad = torch.zeros_like(parameter)
                 gradients.append(parameter.grad)
         of_loss = [p.grad for p in (loss.parameters() if isinstance(loss, nn.Module) else ()) if p.grad is not None]
-        _add_in_place(gradients + of_loss)
+        alike: dict[tuple[torch.dtype, torch.device], list[Tensor]] = {}
+        for gradient in gradients + of_loss:
+            alike.setdefault((gradient.dtype, gradient.device), []).append(gradient)
+        for parts in alike.values():  # all in one message: it costs milliseconds, however short
+            total = _sum_over_processes(nn.utils.parameters_to_vector(parts))
+            nn.utils.vector_to_parameters(total, parts)
         if isinstance(loss, Loss) and not _is_divided(loss):
             # All processes have computed the same gradient up to rounding; the mean is one of them.
             for gradient in of_loss:
@@ -212,11 +197,6 @@ def _is_divided(loss: object) -> TypeGuard[AllTriplets]:
     return isinstance(loss, AllTriplets) and loss.divisible
 
 
-def _first(values: Tensor, rows: int) -> Tensor:
-    """Return the first rows; a slice of all of them would be copied in the backward pass."""
-    return values if values.shape[0] == rows else values[:rows]
-
-
 # ---------------------------------------------------------------------- messages
 
 
@@ -226,8 +206,6 @@ def reported() -> Iterator[None]:
     try:
         yield
     except RuntimeError as error:
-        if "scalar type" in str(error):  # gloo cannot send this dtype; no process is lost
-            raise
         hint = (
             "Look at the last output of that process. With checkpoint= the same call goes on from the last checkpoint, "
             "with any number of processes."
@@ -246,7 +224,7 @@ def let_group_end() -> None:
     optimisers import in their first step holds a reference to the group: its functions have the group at the time of
     import as a default argument. Imported while there is no group, it holds none.
     """
-    atexit.register(time.sleep, SECONDS_TO_END)
+    atexit.register(time.sleep, 0.1)  # seconds
     group = distributed.group.WORLD
     distributed.group.WORLD = None
     try:
@@ -255,69 +233,13 @@ def let_group_end() -> None:
         distributed.group.WORLD = group
 
 
-class _AllGather(torch.autograd.Function):
-    """The rows of all processes, one after the other; gradients go back to the process that the rows came from.
-
-    With ``shared`` each process continues with another computation, and the gradients of all of them add up.
-    Without, all continue with the same one, and each has the whole gradient of its rows already.
-    """
-
-    @staticmethod
-    def forward(ctx: Context, rows: Tensor, sizes: list[int], rank: int, shared: bool) -> Tensor:
-        ctx.place = (sum(sizes[:rank]), sizes[rank], shared)
-        # Messages must be equally long: all have the length of the longest.
-        message = rows.new_zeros(max(sizes), *rows.shape[1:])
-        message[: rows.shape[0]] = rows
-        received = [torch.empty_like(message) for _ in sizes]
-        with reported():
-            distributed.all_gather(received, message)
-        return torch.cat([part[:size] for part, size in zip(received, sizes, strict=True)])
-
-    @staticmethod
-    def backward(ctx: Context, gradient: Tensor) -> tuple[Tensor, None, None, None]:
-        start, count, shared = ctx.place
-        if shared:
-            gradient = gradient.contiguous().clone()
-            with reported():
-                distributed.all_reduce(gradient)
-        return gradient[start : start + count], None, None, None
-
-
-class _Sum(torch.autograd.Function):
-    """The sum over processes. Each takes the gradient of its own term; they are added later, as all gradients are."""
-
-    @staticmethod
-    def forward(ctx: Context, term: Tensor) -> Tensor:
-        total = term.detach().clone()
-        with reported():
-            distributed.all_reduce(total)
-        return total
-
-    @staticmethod
-    def backward(ctx: Context, gradient: Tensor) -> Tensor:
-        return gradient
+def _sum_over_processes(term: Tensor) -> Tensor:
+    total = term.detach().clone(memory_format=torch.contiguous_format)
+    with reported():
+        distributed.all_reduce(total)
+    return total
 
 
 def add_over_processes(term: Tensor) -> Tensor:
-    """Return the sum of a tensor over processes; the gradient goes to the term of each of them."""
-    result: Tensor = _Sum.apply(term)  # type: ignore[no-untyped-call]
-    return result
-
-
-def _add_in_place(tensors: list[Tensor]) -> None:
-    """Replace each tensor by its sum over processes, many in one message: it costs milliseconds, however short."""
-    alike: dict[tuple[torch.dtype, torch.device], list[Tensor]] = {}
-    for tensor in tensors:
-        alike.setdefault((tensor.dtype, tensor.device), []).append(tensor)
-    for waiting in alike.values():
-        while waiting:
-            parts = [waiting.pop()]
-            size = parts[0].numel()
-            while waiting and size + waiting[-1].numel() <= MESSAGE_NUMBERS:
-                parts.append(waiting.pop())
-                size += parts[-1].numel()
-            message = torch.cat([tensor.reshape(-1) for tensor in parts])
-            with reported():
-                distributed.all_reduce(message)
-            for tensor, total in zip(parts, message.split([tensor.numel() for tensor in parts]), strict=True):
-                tensor.copy_(total.view_as(tensor))
+    """Return the sum of a tensor over processes; the gradient goes to the term of each, to be added up later."""
+    return _sum_over_processes(term) + (term - term.detach())

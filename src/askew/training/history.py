@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import dataclass, field
 
 from askew import checks
@@ -32,9 +31,9 @@ class History:
     >>> history["loss"]
     [0.5, 0.25]
     >>> print(history)
-    step  loss
-      10   0.5
-      20  0.25
+     step  loss
+       10   0.5
+       20  0.25
     """
 
     rows: list[dict[str, float]] = field(default_factory=list)
@@ -50,17 +49,10 @@ class History:
         return [row[column] for row in self.rows if column in row]
 
     def __str__(self) -> str:
-        """Return the table as text: all rows, or 20 of them, evenly spread."""
-        return "\n".join(self._lines())
+        """Return the table as text: all rows, or the first and the last ten."""
+        import pandas
 
-    def _lines(self) -> Iterator[str]:
-        names = list(dict.fromkeys(name for row in self.rows for name in row))
-        count = len(self.rows)
-        chosen = sorted({round(i * (count - 1) / 19) for i in range(20)}) if count > 20 else range(count)
-        cells = [[_text(self.rows[i].get(name)) for name in names] for i in chosen]
-        widths = [max(map(len, column)) for column in zip(names, *cells, strict=True)]
-        for line in (names, *cells):
-            yield "  ".join(cell.rjust(width) for cell, width in zip(line, widths, strict=True))
+        return str(pandas.DataFrame(self.rows).to_string(index=False, max_rows=20, na_rep="", float_format="%.5g"))
 
 
 class TrainingDivergedError(RuntimeError):
@@ -81,9 +73,3 @@ class TrainingDivergedError(RuntimeError):
     def __reduce__(self) -> tuple[type[TrainingDivergedError], tuple[str, History]]:
         """Return the class and its arguments, with which worker processes pass it on."""
         return type(self), (self.args[0], self.history)
-
-
-def _text(value: float | None) -> str:
-    if value is None:
-        return ""
-    return str(value) if isinstance(value, int) else f"{value:.5g}"

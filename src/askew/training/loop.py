@@ -16,10 +16,10 @@ from askew import checks, io
 from askew._progress import progress_bar
 from askew.divergences import Divergence
 from askew.losses import LabelLoss, Loss
-from askew.training.batches import Batches, LoaderBatches, make_batches
+from askew.training.batches import Batches, make_batches
 from askew.training.history import History
 from askew.training.run import Callback, MakeOptimizer, Run, Settings
-from askew.training.runtime import Objective, OneProcess, best_device, interruption, seeded, tensorboard_writer
+from askew.training.runtime import Objective, OneProcess, best_device, interruption, seeded
 from askew.training.schedules import Schedule, make_schedule
 
 
@@ -47,7 +47,6 @@ def fit(
     device: str | torch.device | None = None,
     autocast: bool = False,
     progress: bool | None = None,
-    tensorboard: str | os.PathLike[str] | None = None,
 ) -> History:
     """Train a divergence, and the encoder in front of it if it has one, in place.
 
@@ -94,9 +93,9 @@ def fit(
     callback
         A function ``callback(model, history)``, called after each epoch and its validation; the run stops if it returns
         True. The model is in evaluation mode, gradients are off, and the random state is restored afterwards. Numbers
-        that it adds to the row of the epoch, ``history.rows[-1]``, become part of the history, of TensorBoard and of
-        the checkpoint. In a resumed run the history has all rows, and the callback is called for the epochs that end
-        after the checkpoint. Several processes all call it, and stop if it returns True in any of them.
+        that it adds to the row of the epoch, ``history.rows[-1]``, become part of the history and of the checkpoint. In
+        a resumed run the history has all rows, and the callback is called for the epochs that end after the checkpoint.
+        Several processes all call it, and stop if it returns True in any of them.
     checkpoint
         A file. The state of the run is written there every ``checkpoint_every`` steps and at the end; if the file
         exists, the run is resumed from it. A file of other settings or data is refused. Weights that are NaN or
@@ -112,8 +111,6 @@ def fit(
         Whether encoders compute in bfloat16.
     progress
         Whether to show a progress bar; by default if the standard error is a terminal.
-    tensorboard
-        A folder for TensorBoard.
 
     Returns
     -------
@@ -175,11 +172,9 @@ def fit(
     processes = _join_processes(place)
     names = loss.parts if isinstance(loss, Loss) else None
     source = make_batches(data, names, batch_size, place)
-    watched = validation
-    if validation is not None and not callable(validation):
+    watched: Batches | Callable[[Divergence], float] | None = validation if callable(validation) else None
+    if validation is not None and watched is None:
         watched = make_batches(validation, names, batch_size, place)
-    for batches in (source, watched):
-        _agree_on_length(batches, processes)
     # Only a checkpoint or another process can be of other data; nobody else needs a digest of it.
     compared = path is not None or processes.size > 1
     settings = Settings(
@@ -199,12 +194,10 @@ def fit(
         validation=watched.fingerprint() if compared and isinstance(watched, Batches) else str(watched is not None),
         schedule=schedule if isinstance(schedule, str) else _name(schedule),
     )
-    if processes.size > 1:
-        others = {"checkpoint_every": every, "calibrate": bool(calibrate), "callback": callback is not None}
-        processes.check_same(asdict(settings) | others, modules={"model": model, "loss": loss})
     begun = path is not None and path.exists()
-    readable = "The file must be where all of them can read it."
-    processes.check_same({"checkpoint": "a file" if begun else path and "no file yet"}, readable)
+    others = {"checkpoint_every": every, "calibrate": bool(calibrate), "callback": callback is not None}
+    file = path and ("a file that can be read" if begun else "no file yet")
+    processes.check_same({**asdict(settings), **others, "checkpoint": file}, {"model": model, "loss": loss})
 
     with contextlib.ExitStack() as stack:
         stack.enter_context(seeded(seed, place))
@@ -213,7 +206,7 @@ def fit(
         run = Run(model.to(place), loss, source, settings, watched, optimizer, rate, callback, processes, place)
         if path is not None and begun:
             run.load(path)
-            processes.check_same({"the step of the checkpoint": run.step}, readable)
+            processes.check_same({"the step of the checkpoint": run.counters.step})
         elif calibrate:
             run.calibrate()
         if run.finished:
@@ -223,15 +216,14 @@ def fit(
             io.writable_folder(path.parent, "the folder of checkpoint")  # now, not after the first steps
         pressed = stack.enter_context(interruption())
         shown = progress if processes.is_main else False
-        show = stack.enter_context(progress_bar(shown, settings.steps, "training", run.step, "loss"))
-        run.on_row = stack.enter_context(tensorboard_writer(tensorboard if processes.is_main else None))
+        show = stack.enter_context(progress_bar(shown, settings.steps, "training", run.counters.step, "loss"))
         stack.callback(model.eval)
         for batch in run.batches():
             value = run.take_step(batch)
-            show(run.step, value)
+            show(run.counters.step, value)
             if processes.any(pressed()):
                 break
-            if path is not None and run.step % every == 0 and not run.finished:
+            if path is not None and run.counters.step % every == 0 and not run.finished:
                 run.save(path)
         if path is not None:  # before the best weights replace the last ones, from which the run can be resumed
             run.save(path)
@@ -246,14 +238,6 @@ def _join_processes(device: torch.device) -> OneProcess:
 
         return ProcessGroup(device)
     return OneProcess()
-
-
-def _agree_on_length(batches: object, processes: OneProcess) -> None:
-    """Let an epoch of several processes have as many batches as the longest of their loaders."""
-    lengths = processes.all_gather(batches.per_epoch if isinstance(batches, Batches) else None)
-    if isinstance(batches, LoaderBatches):
-        known = [length for length in lengths if length is not None]
-        batches.per_epoch = max(known) if len(known) == len(lengths) else None
 
 
 def _name(function: object) -> str:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import copy
+import itertools
 import math
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -85,7 +86,7 @@ class Run:
     loss: Objective
     source: Batches
     settings: Settings
-    validation: object
+    validation: Batches | Callable[[Divergence], float] | None
     make_optimizer: MakeOptimizer | None
     schedule: Schedule
     callback: Callback | None
@@ -112,18 +113,11 @@ class Run:
         self.epoch_random = random_state(self.device, self.generator)
         self.resumed: dict[str, Tensor] | None = None
         self.started = time.monotonic()
-        # Called with each new row of the history.
-        self.on_row: Callable[[dict[str, float]], None] = lambda row: None
 
     def _adam(self, parameters: Sequence[nn.Parameter]) -> Optimizer:
         # One kernel for all parameters: these models have many small ones.
         fused = all(p.device.type in ("cpu", "cuda") and p.is_floating_point() for p in parameters)
         return torch.optim.Adam(parameters, lr=self.settings.learning_rate, fused=fused or None)
-
-    @property
-    def step(self) -> int:
-        """Steps taken."""
-        return self.counters.step
 
     @property
     def finished(self) -> bool:
@@ -133,11 +127,7 @@ class Run:
     @property
     def history(self) -> History:
         """The course of the run so far."""
-        return self._history("interrupted")
-
-    def _history(self, unfinished: str) -> History:
-        counters = self.counters
-        return History(counters.rows, counters.stopped or unfinished, counters.best_step)
+        return History(self.counters.rows, self.counters.stopped or "running", self.counters.best_step)
 
     # ------------------------------------------------------------------ the course of it
 
@@ -161,11 +151,8 @@ class Run:
         self.processes.broadcast_weights([self.model])  # with loaders, each process has seen other rows
         self.good = _copy(self.model)
 
-    def batches(self) -> Iterator[Batch | None]:
-        """Yield the batches that are left, epoch after epoch, until the run is finished.
-
-        None stands for no rows: the loader of another process has more batches than that of this one.
-        """
+    def batches(self) -> Iterator[Batch]:
+        """Yield the batches that are left, epoch after epoch, until the run is finished."""
         self.model.train()
         while not self.finished:
             counters = self.counters
@@ -180,12 +167,12 @@ class Run:
                 yield batch
                 if self.finished or counters.epoch != epoch:
                     break
-            if self.step == before and skip == 0:
+            if counters.step == before and skip == 0:
                 raise ValueError(checks.message("data of fit", "a loader that gives batches in each epoch", "none"))
             if counters.epoch == epoch and not self.finished:  # a loader of unknown length
                 self._end_epoch()
 
-    def _in_step(self, source: Batches, batches: Iterator[Batch]) -> Iterator[Batch | None]:
+    def _in_step(self, source: Batches, batches: Iterator[Batch]) -> Iterator[Batch]:
         """Return the batches of an epoch; loaders of several processes are read in step, arrays are the same in all."""
         return self.processes.in_step(batches) if isinstance(source, LoaderBatches) else batches
 
@@ -195,7 +182,7 @@ class Run:
             set_random_state(self.resumed, self.device, self.generator)
             self.resumed = None
 
-    def take_step(self, batch: Batch | None) -> float:
+    def take_step(self, batch: Batch) -> float:
         """Take one step of the optimiser, end the epoch if it is over, and return the loss before the step."""
         counters, settings = self.counters, self.settings
         factor = self.schedule(counters.step, settings.steps)
@@ -220,9 +207,8 @@ class Run:
             self._end_epoch()
         return value
 
-    def _loss(self, batch: Batch | None, source: Batches) -> Tensor:
-        if batch is not None:
-            self._check_parts(batch)
+    def _loss(self, batch: Batch, source: Batches) -> Tensor:
+        self._check_parts(batch)
         with torch.autocast(self.device.type, dtype=torch.bfloat16, enabled=self.settings.autocast):
             return self.processes.loss(self.loss, self.model, batch, not isinstance(source, LoaderBatches))
 
@@ -261,7 +247,7 @@ class Run:
         """Restore good weights and raise."""
         self.model.load_state_dict(self.best or self.good)
         self.model.eval()
-        what = f"the loss of step {self.step + 1} of fit"
+        what = f"the loss of step {self.counters.step + 1} of fit"
         must = "finite and of the size it began with"
         hint = "The model has its last good weights. Give a smaller learning_rate or clip=1.0, or look for outliers."
         self.counters.stopped = "diverged"
@@ -300,7 +286,6 @@ class Run:
         counters.rows.append(row)
         if self.callback is not None:
             self._call_back(self.callback, row)
-        self.on_row(row)
 
     @contextlib.contextmanager
     def _evaluating(self) -> Iterator[None]:
@@ -313,13 +298,11 @@ class Run:
         set_random_state(random, self.device, None)
 
     def _score(self) -> float:
-        if callable(self.validation):
-            return float(self.validation(self.model))
         if not isinstance(self.validation, Batches):
-            return math.nan
+            return float(self.validation(self.model)) if self.validation else math.nan
         total = count = 0.0
         for batch in self._in_step(self.validation, self.validation.epoch(0, 0, 0, lambda: None)):
-            rows = 0 if batch is None else batch[0].shape[0]
+            rows = batch[0].shape[0]
             if isinstance(self.validation, LoaderBatches):
                 rows = sum(self.processes.all_gather(rows))
             total += float(self._loss(batch, self.validation)) * rows
@@ -328,7 +311,7 @@ class Run:
 
     def _call_back(self, callback: Callback, row: dict[str, float]) -> None:
         with self._evaluating():
-            stop = callback(self.model, self._history("running"))
+            stop = callback(self.model, self.history)
         for name, value in row.items():
             if type(value) not in (int, float):  # a checkpoint holds plain numbers
                 try:
@@ -340,9 +323,10 @@ class Run:
             self.counters.stopped = "callback"
 
     def close(self) -> None:
-        """Leave the model with the best weights, ready for use."""
+        """Leave the model with the best weights, ready for use; a run that has not finished was interrupted."""
         self._check_weights()  # no loss has followed the last step
         self.model.eval()
+        self.counters.stopped = self.counters.stopped or "interrupted"
         if self.best is not None:
             self.model.load_state_dict(self.best)
 
@@ -376,29 +360,30 @@ class Run:
     def load(self, path: Path) -> None:
         """Resume the run that a file holds."""
         before = _copy(self.model)
-        tree = read_checkpoint(path, asdict(self.settings), before)
-        what, finite = f"the checkpoint {str(path)!r}", True
+        tree = read_checkpoint(path, asdict(self.settings), asdict(self.counters))
         try:
+            counters = Counters(**tree["counters"])
+            if not 0 <= counters.step_in_epoch <= counters.step <= self.settings.steps:
+                raise ValueError("its steps are not those of this run")
             load_optimizer(self.optimizer, tree["optimizer"])
             if isinstance(self.loss, nn.Module):
                 self.loss.load_state_dict(tree["loss"])
+            states = [tree, *tree.get("others", [])]  # files of older versions have none
+            # Each process has its own, unless another number of processes wrote the file; then all take the first.
+            own = states[self.processes.rank if len(states) == self.processes.size else 0]
+            for name, state in itertools.product(("cpu", "loader"), (own["epoch_random"], own["random"])):
+                if name == "cpu" or name in state:
+                    torch.Generator().set_state(state[name])
             for weights in (tree["best"], tree["model"]):  # the last ones stay
                 if weights is not None:
                     self.model.load_state_dict(weights)
-                    finite = finite and self._finite()
+                    if not self._finite():
+                        raise ValueError("its weights are NaN or infinite")
         except Exception as error:  # torch raises many kinds; all mean that the state does not fit
             self.model.load_state_dict(before)
-            must = "of the same model and optimiser"
+            what, must = f"the checkpoint {str(path)!r}", "of the same model and optimiser"
             raise ValueError(checks.message(what, must, "another one", f"({error}) {HINT}")) from error
-        if not finite:
-            self.model.load_state_dict(before)
-            raise ValueError(checks.message(what, "one with finite weights", "NaN or infinite ones", HINT))
-        self.counters = Counters(**tree["counters"])
-        self.best = tree["best"]
-        self.good = _copy(self.model)
-        states = [tree, *tree["others"]]
-        # Each process has its own, unless another number of processes wrote the file; then all take the first.
-        own = states[self.processes.rank if len(states) == self.processes.size else 0]
+        self.counters, self.best, self.good = counters, tree["best"], _copy(self.model)
         self.epoch_random, self.resumed = own["epoch_random"], own["random"]
 
 

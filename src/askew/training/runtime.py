@@ -1,4 +1,4 @@
-"""Device, process, Ctrl-C, TensorBoard and random state of a training run."""
+"""Device, process, Ctrl-C and random state of a training run."""
 
 from __future__ import annotations
 
@@ -58,25 +58,23 @@ class OneProcess:
         """Return whether the flag is set in any process."""
         return flag
 
-    def check_same(
-        self, settings: Mapping[str, object], hint: str = "", modules: Mapping[str, object] | None = None
-    ) -> None:
+    def check_same(self, settings: Mapping[str, object], modules: Mapping[str, object] | None = None) -> None:
         """Raise the same error in all processes if their settings, data or modules differ."""
 
     def broadcast_weights(self, modules: Iterable[nn.Module]) -> None:
         """Give all processes the parameters and buffers of the main one."""
 
-    def in_step(self, batches: Iterator[Batch]) -> Iterator[Batch | None]:
-        """Yield the batches of this process, and None once it has none left while others do."""
+    def in_step(self, batches: Iterator[Batch]) -> Iterator[Batch]:
+        """Yield the batches of this process as long as all processes have one; they must have equally many."""
         return batches
 
-    def loss(self, loss: Objective, model: Divergence, batch: Batch | None, same_batch: bool) -> Tensor:
+    def loss(self, loss: Objective, model: Divergence, batch: Batch, same_batch: bool) -> Tensor:
         """Return the loss of the batch of all processes.
 
         ``same_batch`` means that all have the same rows, of which each takes its share; otherwise each has its own.
         """
         of = loss.of if isinstance(loss, Loss) else loss
-        return one_number(of(model, *(batch or ())))
+        return one_number(of(model, *batch))
 
     def add_gradients(self, model: nn.Module, loss: Objective) -> None:
         """Make the gradients those of the batch of all processes."""
@@ -114,23 +112,6 @@ def interruption() -> Iterator[Callable[[], bool]]:
         yield lambda: pressed
     finally:
         signal.signal(signal.SIGINT, before)
-
-
-@contextlib.contextmanager
-def tensorboard_writer(folder: str | os.PathLike[str] | None) -> Iterator[Callable[[dict[str, float]], None]]:
-    """Give a function that writes a row of the history to TensorBoard; without a folder it does nothing."""
-    if folder is None:
-        yield lambda row: None
-        return
-    module = checks.optional_import("torch.utils.tensorboard", "tensorboard", "Writing to TensorBoard")
-    with module.SummaryWriter(os.fspath(folder)) as writer:
-
-        def write(row: dict[str, float]) -> None:
-            for name, value in row.items():
-                if name != "step":
-                    writer.add_scalar(name, value, int(row["step"]))
-
-        yield write
 
 
 @contextlib.contextmanager
