@@ -9,7 +9,6 @@ from typing import Any
 import numpy as np
 import torch
 from torch import Tensor
-from torch.autograd.function import once_differentiable
 
 from askew import checks
 from askew.losses.base import LabelLoss, check_labels, check_nonnegative, nan_if_any, relations
@@ -33,10 +32,7 @@ class _Anchors:
 
 
 class _ListwiseLoss(torch.autograd.Function):
-    """The loss of some anchors; the forward pass makes the gradient while it has the sigmoids.
-
-    For a second derivative, differentiate by :mod:`torch.func`, which takes plain operations.
-    """
+    """The loss of some anchors; the forward pass makes the gradient while it has the sigmoids."""
 
     @staticmethod
     def forward(ctx: Any, matrix: Tensor, groups: list[_Anchors], settings: tuple[float, float, float]) -> Tensor:
@@ -54,8 +50,11 @@ class _ListwiseLoss(torch.autograd.Function):
         return total
 
     @staticmethod
-    @once_differentiable
     def backward(ctx: Any, grad: Tensor) -> Any:
+        if torch.is_grad_enabled():  # the gradient of the forward pass is a constant: no silent zeros
+            raise RuntimeError(
+                "Listwise has no graph of its gradient. Call torch.func.grad instead of create_graph=True."
+            )
         (gradient,) = ctx.saved_tensors
         return gradient * grad, None, None
 
