@@ -79,7 +79,7 @@ def batches(draw: st.DrawFn) -> tuple[np.ndarray, np.ndarray]:
 # ---------------------------------------------------------------------- all triplets: counts
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=100, deadline=None)
 @given(batches(), st.sampled_from(MARGINS), st.sampled_from(["float32", "float64"]))
 def test_counts_are_those_of_the_listed_triplets(
     batch: tuple[np.ndarray, np.ndarray], margin: float, dtype: str

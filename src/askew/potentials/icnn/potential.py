@@ -150,11 +150,13 @@ class ICNN(Potential):
 
     def _rows(self, x: Tensor) -> Tensor:
         """Return points as rows in the coordinates of the network."""
-        return (x.reshape(-1, self.dim) - self.shift) * self.inverse_spread
+        rows = x.reshape(-1, self.dim)
+        return (rows - self.shift) * self.inverse_spread if self.calibrated else rows
 
     def _steps(self, h: Tensor) -> Tensor:
         """Return differences as rows in the coordinates of the network; the shift drops out."""
-        return h.reshape(-1, self.dim) * self.inverse_spread
+        rows = h.reshape(-1, self.dim)
+        return rows * self.inverse_spread if self.calibrated else rows
 
     def _sum(self, function: Callable[..., Tensor], *points: Tensor) -> Tensor:
         """Return the scaled sum over all terms of ``function(term, *points)``."""
