@@ -19,7 +19,7 @@ from torch import Tensor
 
 from askew.losses import AllTriplets, HardTriplets, SemiHardTriplets, TripletMargin
 from askew.losses import triplets as module
-from askew.losses.counting import count_by_comparing, count_by_packed_sort, count_by_sorting, members
+from askew.losses.counting import count_by_packed_sort, count_by_sorting
 
 MARGINS = (0.0, 0.1, 0.2, 0.3, 0.5, 1.0, 1e-20, -1e-20, -0.2, -0.5, 1e9)
 
@@ -79,7 +79,7 @@ def batches(draw: st.DrawFn) -> tuple[np.ndarray, np.ndarray]:
 # ---------------------------------------------------------------------- all triplets: counts
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=100, deadline=None)
 @given(batches(), st.sampled_from(MARGINS), st.sampled_from(["float32", "float64"]))
 def test_counts_are_those_of_the_listed_triplets(
     batch: tuple[np.ndarray, np.ndarray], margin: float, dtype: str
@@ -87,17 +87,16 @@ def test_counts_are_those_of_the_listed_triplets(
     matrix, labels = batch[0].astype(dtype), batch[1]
     active = (triplet_terms(torch.from_numpy(matrix), torch.from_numpy(labels), margin) > 0).numpy()
     wanted = active.sum(2) - active.sum(1)
-    np.testing.assert_array_equal(count_by_comparing(matrix, *members(labels), margin), wanted)
     found = count_by_sorting(torch.from_numpy(matrix), torch.from_numpy(labels), margin)
     np.testing.assert_array_equal(found.numpy(), wanted)
     if dtype == "float32":
         np.testing.assert_array_equal(count_by_packed_sort(matrix, labels, margin), wanted)
 
 
-@pytest.mark.parametrize("n", [150, 200])
-@pytest.mark.parametrize("classes", [3, 20, 60, 400])
-def test_counts_of_many_blocks_of_rows(n: int, classes: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    for rows, way in ((7, "SORTED"), (9, "COMPARED"), (11, "BLOCK")):
+@pytest.mark.parametrize("classes", [3, 20, 400])
+def test_counts_of_many_blocks_of_rows(classes: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    n = 150
+    for rows, way in ((7, "SORTED"), (11, "BLOCK")):
         monkeypatch.setattr(f"askew.losses.counting.{way}_ELEMENTS", rows * n)
     generator = np.random.default_rng(n)
     matrix = (generator.integers(0, 9, (n, n)) / 8).astype(np.float32)
@@ -105,16 +104,8 @@ def test_counts_of_many_blocks_of_rows(n: int, classes: int, monkeypatch: pytest
     active = (triplet_terms(torch.from_numpy(matrix), torch.from_numpy(labels), 0.25) > 0).numpy()
     wanted = active.sum(2) - active.sum(1)
     np.testing.assert_array_equal(count_by_packed_sort(matrix, labels, 0.25), wanted)
-    np.testing.assert_array_equal(count_by_comparing(matrix, *members(labels), 0.25), wanted)
     found = count_by_sorting(torch.from_numpy(matrix), torch.from_numpy(labels), 0.25)
     np.testing.assert_array_equal(found.numpy(), wanted)
-
-
-def test_counts_of_a_class_with_more_members_than_a_byte_holds() -> None:
-    matrix = np.random.default_rng(0).random((600, 600))
-    labels = np.arange(600) % 2
-    wanted = count_by_sorting(torch.from_numpy(matrix), torch.from_numpy(labels), 0.2)
-    np.testing.assert_array_equal(count_by_comparing(matrix, *members(labels), 0.2), wanted.numpy())
 
 
 # ---------------------------------------------------------------------- all triplets: value and gradient
@@ -126,7 +117,7 @@ def test_all_triplets_equal_the_dense_formula(batch: tuple[np.ndarray, np.ndarra
     compared(torch.from_numpy(batch[0]), torch.from_numpy(batch[1]), margin)
 
 
-@pytest.mark.parametrize("n", [1, 2, 3, 5, 64, 127, 128, 160])
+@pytest.mark.parametrize("n", [1, 2, 3, 5, 64])
 @pytest.mark.parametrize("layout", ["one class", "singletons", "two classes", "fours", "tens", "one large"])
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
 def test_all_triplets_of_each_layout(n: int, layout: str, dtype: torch.dtype) -> None:
@@ -149,10 +140,10 @@ def test_all_triplets_of_each_layout(n: int, layout: str, dtype: torch.dtype) ->
         assert not gradient.any()
 
 
-@pytest.mark.parametrize("n", [24, 140])
 @pytest.mark.parametrize("step", [0.1, 0.25])
 @pytest.mark.parametrize("margin", [0.0, 0.1, 0.2, 0.05, 1.0])
-def test_all_triplets_equal_pytorch_metric_learning(n: int, step: float, margin: float) -> None:
+def test_all_triplets_equal_pytorch_metric_learning(step: float, margin: float) -> None:
+    n = 60
     generator = torch.Generator().manual_seed(3)
     matrix = torch.randint(0, 30, (n, n), generator=generator).float() * step
     labels = torch.randint(0, n // 5, (n,), generator=generator)
@@ -167,7 +158,7 @@ def test_all_triplets_equal_pytorch_metric_learning(n: int, step: float, margin:
 
 @pytest.mark.parametrize("way", ["_of", "_by_torch"])
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
-@pytest.mark.parametrize(("n", "classes"), [(30, 3), (150, 30), (150, 2), (4, 1)])
+@pytest.mark.parametrize(("n", "classes"), [(30, 3), (30, 10), (4, 1)])
 def test_anchors_that_processes_divide_among_them(n: int, classes: int, dtype: torch.dtype, way: str) -> None:
     generator = torch.Generator().manual_seed(n)
     matrix = torch.rand(n, n, generator=generator, dtype=dtype)
@@ -201,8 +192,8 @@ def test_large_values_with_a_small_margin_keep_their_digits() -> None:
 
 
 def test_a_transposed_matrix_is_read_by_rows() -> None:
-    matrix = torch.rand(150, 150, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
-    for labels in (torch.arange(150) // 5, torch.arange(150) % 2):
+    matrix = torch.rand(40, 40, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
+    for labels in (torch.arange(40) // 5, torch.arange(40) % 2):
         compared(matrix.T, labels, 0.2)
         wide = torch.stack([matrix, matrix.T], -1)[:, :, 1]  # no order of rows or columns is dense
         for loss in (AllTriplets(), HardTriplets(), SemiHardTriplets()):
@@ -211,8 +202,8 @@ def test_a_transposed_matrix_is_read_by_rows() -> None:
 
 @pytest.mark.parametrize("kind", [torch.int32, torch.uint8, torch.float32, torch.float64, torch.bfloat16, torch.bool])
 def test_labels_of_any_kind(kind: torch.dtype) -> None:
-    matrix = torch.rand(140, 140, generator=torch.Generator().manual_seed(0))
-    labels = torch.arange(140) % 2
+    matrix = torch.rand(40, 40, generator=torch.Generator().manual_seed(0))
+    labels = torch.arange(40) % 2
     for loss in (AllTriplets(), HardTriplets(), SemiHardTriplets()):
         torch.testing.assert_close(loss(matrix, labels.to(kind)), loss(matrix, labels))
 
@@ -272,10 +263,10 @@ def test_compiled_in_one_graph(loss: AllTriplets | HardTriplets | SemiHardTriple
     torch.testing.assert_close(found, wanted)
 
 
-@pytest.mark.parametrize("n", [20, 140])
 @pytest.mark.parametrize("loss", [AllTriplets(), HardTriplets(), SemiHardTriplets()])
 @pytest.mark.parametrize("place", [(0, 1), (0, 3), (5, 5)])
-def test_nan_comes_out(loss: AllTriplets | HardTriplets | SemiHardTriplets, n: int, place: tuple[int, int]) -> None:
+def test_nan_comes_out(loss: AllTriplets | HardTriplets | SemiHardTriplets, place: tuple[int, int]) -> None:
+    n = 20
     matrix = torch.rand(n, n, generator=torch.Generator().manual_seed(0))
     matrix[place] = math.nan
     for labels in (torch.arange(n) % 3, torch.arange(n) // 4, torch.arange(n)):
@@ -284,9 +275,10 @@ def test_nan_comes_out(loss: AllTriplets | HardTriplets | SemiHardTriplets, n: i
         assert gradient.isnan().all() or not isinstance(loss, AllTriplets)
 
 
-@pytest.mark.parametrize("n", [20, 140])
-def test_an_infinitely_far_negative_takes_no_part(n: int) -> None:
-    matrix = torch.rand(n, n, generator=torch.Generator().manual_seed(0))
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_an_infinitely_far_negative_takes_no_part(dtype: torch.dtype) -> None:
+    n = 20
+    matrix = torch.rand(n, n, generator=torch.Generator().manual_seed(0), dtype=dtype)
     labels = torch.arange(n) % 3
     matrix[0, 1] = 50.0
     near = {loss: value_and_gradient(loss, matrix, labels) for loss in (AllTriplets(), SemiHardTriplets())}
@@ -303,8 +295,7 @@ def test_a_batch_without_points() -> None:
 
 
 @pytest.mark.parametrize("classes", [2, 60])
-def test_a_batch_of_many_blocks(classes: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(module, "WIDE_ELEMENTS", 7000)
+def test_a_batch_of_many_blocks(classes: int) -> None:
     generator = torch.Generator().manual_seed(0)
     matrix, labels = torch.rand(600, 600, generator=generator), torch.arange(600) % classes
     total, number = 0.0, 0
@@ -323,14 +314,12 @@ def test_a_batch_of_many_blocks(classes: int, monkeypatch: pytest.MonkeyPatch) -
 # ---------------------------------------------------------------------- all triplets: some anchors at a time
 
 
-@pytest.mark.parametrize("n", [20, 150])
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16])
 @pytest.mark.parametrize("inspected", [True, False])
-def test_shares_of_the_anchors_add_up(
-    n: int, dtype: torch.dtype, inspected: bool, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_shares_of_the_anchors_add_up(dtype: torch.dtype, inspected: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     """Also where one has no anchors at all; each way of counting is met."""
     monkeypatch.setattr("askew.checks.inspectable", lambda *tensors: inspected)
+    n = 20
     generator = torch.Generator().manual_seed(n)
     matrix = torch.rand(n, n, generator=generator, dtype=torch.float64).to(dtype)
     labels = torch.randint(9, (n,), generator=generator)

@@ -12,7 +12,6 @@ from torch import Tensor
 
 from askew import checks
 from askew.losses.base import LabelLoss, check_labels, check_nonnegative, nan_if_any, relations
-from askew.losses.counting import classes
 
 # Sigmoids of a block of anchors; in larger ones memory is the limit, in smaller ones the number of calls.
 BLOCK_ELEMENTS = 1 << 18
@@ -38,26 +37,25 @@ class _ListwiseLoss(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, matrix: Tensor, groups: list[_Anchors], settings: tuple[float, float, float]) -> Tensor:
         values = matrix.detach()
-        number = _numbers(groups)
+        # The number of anchors, and of pairs of an anchor and a positive, scored or not.
+        numbers = sum(len(group.rows) for group in groups), sum(len(group.rows) * group.positives for group in groups)
         total = values.new_zeros(())
         gradient = torch.zeros_like(values) if ctx.needs_input_grad[0] else None
         for group in groups:
-            total += _anchors_loss(values, group, number, settings, gradient)
+            total += _anchors_loss(values, group, numbers, settings, gradient)
         if bool(values.isnan().any()):  # also where no anchor looks
             total.fill_(math.nan)
             gradient = None if gradient is None else gradient.fill_(math.nan)
-        ctx.groups, ctx.settings = groups, settings
-        ctx.save_for_backward(matrix, gradient)
+        ctx.save_for_backward(gradient)
         return total
 
     @staticmethod
     def backward(ctx: Any, grad: Tensor) -> Any:
-        matrix, gradient = ctx.saved_tensors
-        if torch.is_grad_enabled():  # a graph of the gradient is wanted: take it from plain operations
-            renamed = matrix.view_as(matrix)
-            value = _plain_loss(renamed, *_weights(matrix, ctx.groups), ctx.settings)
-            (gradient,) = torch.autograd.grad(value, renamed, grad, create_graph=True)
-            return gradient, None, None
+        if torch.is_grad_enabled():  # the gradient of the forward pass is a constant: no silent zeros
+            raise RuntimeError(
+                "Listwise has no graph of its gradient. Call torch.func.grad instead of create_graph=True."
+            )
+        (gradient,) = ctx.saved_tensors
         return gradient * grad, None, None
 
 
@@ -71,8 +69,7 @@ def _anchors_loss(
     """Return what one group adds to the loss, and write the gradient of its rows."""
     number, pairs = numbers
     temperature, contrast, contrast_temperature = settings
-    every = len(group.rows) == len(matrix)
-    items = (matrix if every else matrix[group.rows]).gather(1, group.columns)
+    items = matrix[group.rows].gather(1, group.columns)
     scaled = items * (1 / temperature)
     own = scaled[:, : group.positives] if group.picks is None else scaled.gather(1, group.picks)
     slopes = None if gradient is None else (torch.empty_like(items), torch.empty_like(own))
@@ -92,16 +89,9 @@ def _anchors_loss(
         if slopes is not None:
             to_items.sub_(logarithms.exp_(), alpha=contrast / (number * contrast_temperature))
             to_items[:, : group.positives] += weight / contrast_temperature
-    if gradient is not None and every:
-        gradient.scatter_(1, group.columns, to_items)
-    elif gradient is not None:
+    if gradient is not None:
         gradient[group.rows] = torch.zeros_like(matrix[group.rows]).scatter_(1, group.columns, to_items)
     return value
-
-
-def _numbers(groups: list[_Anchors]) -> tuple[int, int]:
-    """Return the number of anchors, and of pairs of an anchor and a positive, scored or not."""
-    return sum(len(group.rows) for group in groups), sum(len(group.rows) * group.positives for group in groups)
 
 
 def _precision(items: Tensor, own: Tensor, positives: int, slopes: tuple[Tensor, Tensor] | None) -> Tensor:
@@ -137,16 +127,19 @@ def _precision(items: Tensor, own: Tensor, positives: int, slopes: tuple[Tensor,
 
 def _groups(labels: Tensor, max_pairs: int | None) -> list[_Anchors]:
     """Return the anchors that have a positive and a negative, by the size of their class."""
-    names = labels.detach().cpu()
-    order, start, size = classes((names.float() if names.dtype == torch.bfloat16 else names).numpy())
-    n = len(order)
+    names = (labels.float() if labels.dtype == torch.bfloat16 else labels).detach().cpu().numpy()
+    n = len(names)
+    # The points in the order of their classes and, at each place of it, where the class starts and its size.
+    order = names.argsort(kind="stable")
+    _, starts, sizes = np.unique(names[order], return_index=True, return_counts=True, equal_nan=False)
+    start, size = starts.repeat(sizes), sizes.repeat(sizes)
     usable = np.flatnonzero((size > 1) & (size < n))
     scored = n
     if max_pairs is not None and len(usable):
         if max_pairs < len(usable):
             usable = usable[torch.randperm(len(usable))[:max_pairs].numpy()]
         scored = max_pairs // len(usable)
-    usable = usable[order[usable].argsort()]  # by row of the matrix, so that all rows are the matrix itself
+    usable = usable[order[usable].argsort()]  # by row of the matrix
     groups = []
     for one_size in np.unique(size[usable]).tolist():
         places = usable[size[usable] == one_size]
@@ -162,45 +155,23 @@ def _groups(labels: Tensor, max_pairs: int | None) -> list[_Anchors]:
     return groups
 
 
-# ---------------------------------------------------------------------- plain operations
-
-
-def _weights(matrix: Tensor, groups: list[_Anchors]) -> tuple[Tensor, Tensor, Tensor]:
-    """Return the weights of all pairs in the mean of precisions and in that of logarithms, and which are positive."""
-    scores, shares = torch.zeros_like(matrix), torch.zeros_like(matrix)
-    number, pairs = _numbers(groups)
-    for group in groups:
-        columns, rows = group.columns[:, : group.positives], group.rows[:, None]
-        shares[rows, columns] = 1 / (number * group.positives)
-        scored = columns if group.picks is None else columns.gather(1, group.picks)
-        scores[rows, scored] = group.positives / (pairs * scored.shape[1])
-    return scores, shares, shares > 0
-
-
-def _all_weights(matrix: Tensor, labels: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    """Return the same for all anchors and positives, by operations of fixed shapes."""
+def _plain_loss(matrix: Tensor, labels: Tensor, settings: tuple[float, float, float]) -> Tensor:
+    """Return the loss of all anchors and positives by operations of fixed shapes, in memory n^3."""
+    temperature, contrast, contrast_temperature = settings
     positive, negative = relations(labels)
     positive = positive & negative.any(1, keepdim=True)
-    number = positive.sum(1, keepdim=True) * positive.any(1).sum()
-    shares = positive.to(matrix.dtype) / number.clamp_min(1)
-    return positive.to(matrix.dtype) / positive.sum().clamp_min(1), shares, positive
-
-
-def _plain_loss(
-    matrix: Tensor, scores: Tensor, shares: Tensor, positive: Tensor, settings: tuple[float, float, float]
-) -> Tensor:
-    """Return the loss in memory n^3, for autograd to differentiate as often as wanted."""
-    temperature, contrast, contrast_temperature = settings
     itself = torch.eye(matrix.shape[0], dtype=torch.bool, device=matrix.device)
     near = torch.sigmoid((matrix[:, :, None] - matrix[:, None, :]) / temperature)
     near = torch.where(itself[:, None, :] | itself[None, :, :], 0.0, near)
     above = 1 + torch.where(positive[:, None, :], near, 0.0).sum(-1)
-    result = (scores * (1 - above / (1 + near.sum(-1)))).sum()
+    precision = above / (1 + near.sum(-1))
+    result = (positive * (1 - precision)).sum() / positive.sum().clamp_min(1)
     if contrast:
+        number = positive.sum(1, keepdim=True) * positive.any(1).sum()
         logarithms = (matrix / -contrast_temperature).masked_fill(itself, -math.inf).log_softmax(1)
-        # What has no share has no part in it, also if it is infinite.
-        result = result - contrast * (shares * torch.where(shares > 0, logarithms, 0.0)).sum()
-    return result
+        # Only positives have a part in it, also if others are infinite.
+        result = result - contrast * (torch.where(positive, logarithms, 0.0) / number.clamp_min(1)).sum()
+    return result * nan_if_any(matrix)
 
 
 class Listwise(LabelLoss):
@@ -271,7 +242,7 @@ class Listwise(LabelLoss):
         labels = labels.to(matrix.device)
         settings = self.temperature, self.contrast, self.contrast_temperature
         if checks.transformed():
-            return _plain_loss(matrix, *_all_weights(matrix, labels), settings) * nan_if_any(matrix)
+            return _plain_loss(matrix, labels, settings)
         groups = _groups(labels, self.max_pairs)
         result: Tensor = _ListwiseLoss.apply(matrix, groups, settings)  # type: ignore[no-untyped-call]
         return result

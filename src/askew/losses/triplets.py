@@ -6,6 +6,7 @@ from collections.abc import Callable
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 import torch
 from torch import Tensor
 from torch.nn import functional
@@ -21,15 +22,10 @@ from askew.losses.base import (
     nan_if_any,
     relations,
 )
-from askew.losses.counting import count_by_comparing, count_by_packed_sort, count_by_sorting, members
+from askew.losses.counting import count_by_packed_sort, count_by_sorting
 
-# Comparing takes a pass for each point of a class; above so many, or in a small batch, one sort is faster.
-MOST_PASSES = 24
-FEWEST_ROWS = 128
 # Adds a tensor over processes.
 Add = Callable[[Tensor], Tensor]
-# Elements that are widened to float64 at a time.
-WIDE_ELEMENTS = 1 << 14
 
 
 class _MeanOfTriplets(torch.autograd.Function):
@@ -57,28 +53,20 @@ class _MeanOfTriplets(torch.autograd.Function):
 
 def _count(matrix: Tensor, labels: Tensor, margin: float) -> tuple[Tensor, float, float]:
     """Return the counts, how many triplets are above zero, and their sum without the margins."""
-    values, names = matrix.numpy(), labels.numpy()
-    anchors, n = values.shape
-    others, filled = members(names) if n >= FEWEST_ROWS else (None, None)
-    if others is not None and filled is not None and others.shape[1] <= MOST_PASSES:
-        counts = count_by_comparing(values, others, filled, margin)
-    elif values.dtype == np.float32:
-        counts = count_by_packed_sort(values, names, margin)
+    values = matrix.numpy()
+    if values.dtype == np.float32:
+        counts = count_by_packed_sort(values, labels.numpy(), margin)
     else:
         counts = count_by_sorting(matrix, labels, margin).numpy()
-    number = total = 0.0
-    step = max(1, WIDE_ELEMENTS // n)
-    for first in range(0, anchors, step):
-        weights = counts[first : first + step].astype(np.float64).reshape(-1)
-        number += 0.5 * float(np.abs(weights).sum())
-        # Not by a BLAS: its threads cost milliseconds to wake on a busy machine, many times what there is to do.
-        part = float(np.einsum("i,i", weights, values[first : first + step].astype(np.float64).reshape(-1)))
-        if part - part != 0.0:  # an infinity in no triplet does no harm, a NaN does everywhere
-            block = values[first : first + step].reshape(-1)
-            used = np.where(weights == 0, 0, block)
-            part = float("nan") if np.isnan(block).any() else float(np.einsum("i,i", weights, used.astype(np.float64)))
-        total += part
-    return torch.from_numpy(counts), number, total
+    total = _inner_product(counts, values)
+    if total - total != 0.0:  # an infinity in no triplet does no harm, a NaN does everywhere
+        total = float("nan") if np.isnan(values).any() else _inner_product(counts, np.where(counts == 0, 0, values))
+    return torch.from_numpy(counts), 0.5 * float(np.abs(counts).sum(dtype=np.float64)), total
+
+
+def _inner_product(first: npt.NDArray[Any], second: npt.NDArray[Any]) -> float:
+    # Not by a BLAS: its threads cost milliseconds to wake on a busy machine, many times what there is to do.
+    return float(np.einsum("ij,ij", first, second, dtype=np.float64))
 
 
 class AllTriplets(MarginLoss, LabelLoss):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from typing import cast
@@ -59,10 +60,6 @@ class Potential(Rebuildable, ABC):
         """Return the gradient of phi: ``(..., dim) -> (..., dim)``."""
         return self.compute_gradient(self.checked(x))
 
-    def value_and_gradient(self, x: Tensor) -> tuple[Tensor, Tensor]:
-        """Return phi(x) and its gradient from one pass."""
-        return self.compute_value_and_gradient(self.checked(x))
-
     def hessian(self, x: Tensor) -> Tensor:
         """Return the second derivatives of phi: ``(..., dim) -> (..., dim, dim)``."""
         return self.compute_hessian(self.checked(x))
@@ -109,10 +106,6 @@ class Potential(Rebuildable, ABC):
     @abstractmethod
     def compute_divergence(self, x: Tensor, y: Tensor, h: Tensor) -> Tensor:
         """Return D(x, y) where h = x - y; must be non-negative and exactly 0 at h = 0."""
-
-    def compute_value_and_gradient(self, x: Tensor) -> tuple[Tensor, Tensor]:
-        """Return both; override it where they can share work."""
-        return self.compute_value(x), self.compute_gradient(x)
 
     def compute_gradient_difference(self, x: Tensor, y: Tensor, h: Tensor) -> Tensor:
         """Return grad phi(x) - grad phi(y) where h = x - y; override it with a form that does not cancel."""
@@ -234,23 +227,19 @@ class Sum(Potential):
         return [cast(Potential, part) for part in self.potentials]
 
     def compute_value(self, x: Tensor) -> Tensor:
-        return _total([part.compute_value(x) for part in self.parts])
+        return total([part.compute_value(x) for part in self.parts])
 
     def compute_gradient(self, x: Tensor) -> Tensor:
-        return _total([part.compute_gradient(x) for part in self.parts])
-
-    def compute_value_and_gradient(self, x: Tensor) -> tuple[Tensor, Tensor]:
-        pairs = [part.compute_value_and_gradient(x) for part in self.parts]
-        return _total([value for value, _ in pairs]), _total([gradient for _, gradient in pairs])
+        return total([part.compute_gradient(x) for part in self.parts])
 
     def compute_divergence(self, x: Tensor, y: Tensor, h: Tensor) -> Tensor:
-        return _total([part.compute_divergence(x, y, h) for part in self.parts])
+        return total([part.compute_divergence(x, y, h) for part in self.parts])
 
     def compute_gradient_difference(self, x: Tensor, y: Tensor, h: Tensor) -> Tensor:
-        return _total([part.compute_gradient_difference(x, y, h) for part in self.parts])
+        return total([part.compute_gradient_difference(x, y, h) for part in self.parts])
 
     def compute_hessian(self, x: Tensor) -> Tensor:
-        return _total([part.compute_hessian(x) for part in self.parts])
+        return total([part.compute_hessian(x) for part in self.parts])
 
     def _search_start(self, g: Tensor) -> Tensor:
         # The mean over the parts, each for its share of the gradient; one without a point for it returns NaN.
@@ -309,10 +298,6 @@ class Scaled(Potential):
     def compute_gradient(self, x: Tensor) -> Tensor:
         return self.factor * self.potential.compute_gradient(x)
 
-    def compute_value_and_gradient(self, x: Tensor) -> tuple[Tensor, Tensor]:
-        value, gradient = self.potential.compute_value_and_gradient(x)
-        return self.factor * value, self.factor * gradient
-
     def compute_divergence(self, x: Tensor, y: Tensor, h: Tensor) -> Tensor:
         return self.factor * self.potential.compute_divergence(x, y, h)
 
@@ -339,11 +324,9 @@ class Scaled(Potential):
         return self.potential.slope_ranges(x)
 
 
-def _total(terms: list[Tensor]) -> Tensor:
-    total = terms[0]
-    for term in terms[1:]:
-        total = total + term
-    return total
+def total(terms: Sequence[Tensor]) -> Tensor:
+    """Return the sum of tensors, from the first to the last."""
+    return functools.reduce(torch.add, terms)
 
 
 def check_potential(potential: Potential, owner: str) -> Potential:

@@ -68,10 +68,6 @@ class AffinePrecomposed(Potential):
     def compute_gradient(self, x: Tensor) -> Tensor:
         return self.potential.compute_gradient(self._mapped(x)) @ self.matrix
 
-    def compute_value_and_gradient(self, x: Tensor) -> tuple[Tensor, Tensor]:
-        value, gradient = self.potential.compute_value_and_gradient(self._mapped(x))
-        return value, gradient @ self.matrix
-
     def compute_divergence(self, x: Tensor, y: Tensor, h: Tensor) -> Tensor:
         return self.potential.compute_divergence(self._mapped(x), self._mapped(y), self._linear(h))
 

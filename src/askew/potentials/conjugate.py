@@ -8,7 +8,7 @@ from torch import Tensor
 from askew import checks
 from askew.potentials.base import Potential, Scaled, check_potential
 from askew.potentials.closed_form import ClosedForm
-from askew.potentials.inverse import InverseGradient, inverse_hessian, newton, working_dtype
+from askew.potentials.inverse import InverseGradient, inverse_hessian, widened, working_dtype
 
 # A row is solved if its residual is below this times max |g| (plus a little, for g = 0).
 SOLVED = 1e-6
@@ -49,14 +49,11 @@ class Conjugate(Potential):
         self.symmetric = potential.symmetric
 
     def compute_value(self, x: Tensor) -> Tensor:
-        return self.compute_value_and_gradient(x)[0]
+        point = _invert(self.potential, x)
+        return (x * point).sum(-1) - self.potential.compute_value(point)
 
     def compute_gradient(self, x: Tensor) -> Tensor:
         return _invert(self.potential, x)
-
-    def compute_value_and_gradient(self, x: Tensor) -> tuple[Tensor, Tensor]:
-        point = _invert(self.potential, x)
-        return (x * point).sum(-1) - self.potential.compute_value(point), point
 
     def compute_divergence(self, x: Tensor, y: Tensor, h: Tensor) -> Tensor:
         of_x, of_y = _invert(self.potential, x), _invert(self.potential, y)
@@ -94,11 +91,9 @@ def _invert(potential: Potential, g: Tensor) -> Tensor:
             _check_solved(potential, g, result.residual)
         return result.point
     with torch.no_grad():
-        if type(potential).compute_inverse_gradient is Potential.compute_inverse_gradient:
-            # In float64 the residual shows convergence, not the rounding of the points.
-            point, residual, _ = newton(potential, g.to(working_dtype(g)))
-        else:
-            point, residual, _ = potential.compute_inverse_gradient(g, None)
+        # In float64 the residual shows convergence, not the rounding of the points.
+        wide = working_dtype(g)
+        point, residual, _ = widened(potential, wide).compute_inverse_gradient(g.to(wide), None)
         _check_solved(potential, g, residual)
         point = point.to(g.dtype)
     if not torch.is_grad_enabled():
@@ -134,11 +129,7 @@ def _invert_difference(potential: Potential, u: Tensor, v: Tensor, h: Tensor, of
 def _check_solved(potential: Potential, g: Tensor, residual: Tensor) -> None:
     """Raise if a row has not converged, naming the first."""
     size = g.detach().abs().amax(-1)
-    closed = (
-        isinstance(potential, ClosedForm)
-        or type(potential).compute_inverse_gradient is not Potential.compute_inverse_gradient
-    )
-    relative = 64 * torch.finfo(g.dtype).eps ** 0.5 if closed else SOLVED
+    relative = 64 * torch.finfo(g.dtype).eps ** 0.5 if isinstance(potential, ClosedForm) else SOLVED
     failed = ~(residual.detach() <= relative * size + SOLVED_AT_ZERO)
     if not bool(failed.any()):
         return

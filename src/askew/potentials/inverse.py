@@ -22,6 +22,7 @@ TEMPORARIES = 4
 # The longest step relative to the size of the point: a flat Hessian must not throw a row away.
 LONGEST_STEP = 100.0
 HALVINGS = 50
+MOST_STEPS = 100
 
 
 class InverseGradient(NamedTuple):
@@ -42,13 +43,7 @@ class InverseGradient(NamedTuple):
     iterations: int
 
 
-def newton(
-    potential: Potential,
-    g: Tensor,
-    start: Tensor | None = None,
-    tolerance: float | None = None,
-    max_iterations: int = 100,
-) -> InverseGradient:
+def newton(potential: Potential, g: Tensor, start: Tensor | None = None) -> InverseGradient:
     """Return the points whose gradient is g, by a damped Newton method.
 
     Each row minimises phi(x) - <g, x>; a step is halved until the objective falls enough and the point lies in the
@@ -57,8 +52,8 @@ def newton(
     on ``mps``, which has none. It records no gradients; :class:`~askew.potentials.Conjugate` does.
 
     ``start``, broadcast to the shape of g, are points to start at; a row outside the domain starts in the middle of it.
-    A row is finished when max |grad phi(x) - g| is at most ``tolerance`` (1e-12, on ``mps`` 1e-5) times max |g|, or
-    when rounding allows no progress. A row that does not converge raises no error: see its residual, which is infinite
+    A row is finished when max |grad phi(x) - g| is at most 1e-12 (on ``mps`` 1e-5) times max |g|, or when rounding
+    allows no progress. A row that does not converge raises no error: see its residual, which is infinite
     outside the domain. On the simplex, where gradients matter up to a constant only, the residual leaves that constant
     out.
 
@@ -70,9 +65,6 @@ def newton(
     tensor([1., 2.])
     """
     g = checks.check_points(g, potential.dim, "g", "newton")
-    checks.check_size(max_iterations, "max_iterations of newton")
-    if tolerance is not None:
-        checks.check_positive(tolerance, "tolerance of newton")
     if start is not None:
         start = checks.check_points(start, potential.dim, "start", "newton").expand(g.shape)
     if checks.transformed() or g.is_meta:
@@ -81,8 +73,6 @@ def newton(
             "torch.func or forward-mode differentiation, nor on the meta device. Call inverse_gradient outside of them."
         )
     wide = working_dtype(g)
-    if tolerance is None:
-        tolerance = 1e-12 if wide == torch.float64 else 1e-5
     with torch.no_grad():
         model = widened(potential, wide)
         targets = g.to(wide).reshape(-1, potential.dim)
@@ -90,7 +80,7 @@ def newton(
         rows = max(1, BLOCK_BYTES // (TEMPORARIES * targets.element_size() * potential.dim**2))
         points, residuals, iterations = [], [], 0
         for target, first in zip(targets.split(rows), starts.split(rows), strict=True):
-            point, steps = _minimise(model, target, _moved_inside(model, first), tolerance, max_iterations)
+            point, steps = _minimise(model, target, _moved_inside(model, first))
             point = point.to(g.dtype)
             points.append(point)
             residuals.append(_residual(model, point.to(wide), target))
@@ -131,16 +121,16 @@ def widened(module: ModuleType, dtype: torch.dtype) -> ModuleType:
 # ---------------------------------------------------------------------- one block of rows
 
 
-def _minimise(model: Potential, g: Tensor, start: Tensor, tolerance: float, max_iterations: int) -> tuple[Tensor, int]:
+def _minimise(model: Potential, g: Tensor, start: Tensor) -> tuple[Tensor, int]:
     """Return the points and the number of steps; finished rows drop out."""
     basis = _tangent_basis(model.domain, g)
     point = start.clone()
-    limit = tolerance * g.abs().amax(-1)
+    limit = (1e-12 if g.dtype == torch.float64 else 1e-5) * g.abs().amax(-1)
     damping = torch.zeros_like(limit)
     strikes = torch.zeros_like(limit)
     last = torch.full_like(limit, torch.inf)
     active = model.contains(point).nonzero().squeeze(-1)
-    for iteration in range(max_iterations):
+    for iteration in range(MOST_STEPS):
         x = point[active]
         excess = _tangential(model.compute_gradient(x) - g[active], model.domain)
         size = excess.abs().amax(-1)
@@ -165,7 +155,7 @@ def _minimise(model: Potential, g: Tensor, start: Tensor, tolerance: float, max_
         damping[active] = torch.where(failed, increased, torch.where(full, damping[active] / 100, damping[active]))
         still = (step.abs() <= torch.finfo(x.dtype).eps * x.abs()).all(-1) & ~failed
         active = active[~still & (damping[active] < 1e6)]
-    return point, max_iterations
+    return point, MOST_STEPS
 
 
 def _direction(hessian: Tensor, excess: Tensor, damping: Tensor, basis: Tensor | None) -> Tensor:
@@ -227,12 +217,9 @@ def _tangent_basis(domain: Domain, like: Tensor) -> Tensor | None:
     dim = like.shape[-1]
     if not domain.sums_to_one or dim == 1:
         return None
-    # The Householder reflection that maps the normal vector to the first axis: its other columns are tangent.
-    normal = torch.full((dim,), dim**-0.5, dtype=like.dtype, device=like.device)
-    axis = torch.nn.functional.one_hot(torch.tensor(0, device=like.device), dim).to(like.dtype)
-    mirror = normal + axis
-    identity = torch.eye(dim, dtype=like.dtype, device=like.device)
-    return (identity - 2 * torch.outer(mirror, mirror) / mirror.dot(mirror))[:, 1:]
+    # The first column of the orthogonal factor is the normal vector, the others are tangent.
+    orthogonal: Tensor = torch.linalg.qr(like.new_ones(dim, 1), mode="complete").Q
+    return orthogonal[:, 1:]
 
 
 def _moved_inside(model: Potential, start: Tensor) -> Tensor:

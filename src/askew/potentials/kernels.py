@@ -70,10 +70,7 @@ def power_divergence(x: Tensor, y: Tensor, h: Tensor, p: float) -> Tensor:
     it is a sum of three non-negative powers.
     """
     q = p - 1
-    same = x * y.sign() > 0
-    size_x = torch.where(same, x.abs(), 1)
-    size_y = torch.where(same, y.abs(), 1)
-    step = torch.where(same, h * y.sign(), 0)
+    same, size_x, size_y, step = _sizes(x, y, h)
     bracket, from_x = _chi_bracket(q * log_ratio(size_x, size_y, step))
     first = q * size_y**q * relative_entropy(size_x, size_y, step)
     second = size_x * torch.where(from_x, size_x, size_y) ** q * bracket
@@ -91,10 +88,7 @@ def signed_power(x: Tensor, q: float) -> Tensor:
 
 def signed_power_difference(x: Tensor, y: Tensor, h: Tensor, q: float) -> Tensor:
     r"""Return sign(x) \|x\|^q - sign(y) \|y\|^q, where h = x - y, without cancellation."""
-    same = x * y.sign() > 0
-    size_x = torch.where(same, x.abs(), 1)
-    size_y = torch.where(same, y.abs(), 1)
-    step = torch.where(same, h * y.sign(), 0)
+    same, size_x, size_y, step = _sizes(x, y, h)
     # The larger of the two powers is the factor: expm1 gets no positive argument and cannot overflow.
     grows = step > 0
     logarithm = log_ratio(size_x, size_y, step)
@@ -139,6 +133,13 @@ def softmax_difference(x: Tensor, y: Tensor, h: Tensor) -> Tensor:
 
 
 # ---------------------------------------------------------------------- the branches
+
+
+def _sizes(x: Tensor, y: Tensor, h: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    """Return where x and y have one sign, and there their sizes and the difference of the sizes."""
+    same = x * y.sign() > 0
+    size_x, size_y = (torch.where(same, part.abs(), 1) for part in (x, y))
+    return same, size_x, size_y, torch.where(same, h * y.sign(), 0)
 
 
 def _reduced(x: Tensor, y: Tensor, h: Tensor) -> tuple[Tensor, Tensor]:

@@ -60,16 +60,16 @@ class Activation(ABC):
         """Return g(b + t) - g(b) - g'(b) t."""
         return self._residual(b, t) if _plain() else _apply(_Residual, self, b, t)
 
-    def slope_difference(self, b: Tensor, t: Tensor) -> Tensor:
-        """Return g'(b + t) - g'(b)."""
-        return self._slope_difference(b, t) if _plain() else _apply(_SlopeDifference, self, b, t)
-
     def residual_and_slope_difference(self, b: Tensor, t: Tensor) -> tuple[Tensor, Tensor]:
         """Return both at once, from one pass of the in-place kernel where that is possible."""
         if checks.transformed():
             return self.residual(b, t), self.slope_difference(b, t)
-        result: tuple[Tensor, Tensor] = _ResidualAndSlopeDifference.apply(self, b, t)  # type: ignore[no-untyped-call]
+        result: tuple[Tensor, Tensor] = _apply(_ResidualAndSlopeDifference, self, b, t)
         return result
+
+    @abstractmethod
+    def slope_difference(self, b: Tensor, t: Tensor) -> Tensor:
+        """Return g'(b + t) - g'(b)."""
 
     @abstractmethod
     def curvature(self, b: Tensor) -> Tensor:
@@ -84,9 +84,6 @@ class Activation(ABC):
     @abstractmethod
     def _residual(self, b: Tensor, t: Tensor) -> Tensor: ...
 
-    @abstractmethod
-    def _slope_difference(self, b: Tensor, t: Tensor) -> Tensor: ...
-
     def kernel(self, b: Tensor, t: Tensor, out: Workspace) -> None:
         """Fill the buffers of `out`, which has both slope difference and curvature or neither."""
         if out.value is not None:
@@ -95,7 +92,7 @@ class Activation(ABC):
             out.slope.copy_(self._slope(b))
         out.residual.copy_(self._residual(b, t))
         if out.slope_difference is not None and out.curvature is not None:
-            out.slope_difference.copy_(self._slope_difference(b, t))
+            out.slope_difference.copy_(self.slope_difference(b, t))
             out.curvature.copy_(self.curvature(b))
 
 
@@ -137,7 +134,7 @@ class Squareplus(Activation):
         q, base, _ = self._q(b, t)
         return t * t / (base * q)
 
-    def _slope_difference(self, b: Tensor, t: Tensor) -> Tensor:
+    def slope_difference(self, b: Tensor, t: Tensor) -> Tensor:
         q, base, product = self._q(b, t)
         return t * (1 / base + base / product) / q
 
@@ -242,7 +239,7 @@ class Softplus(Activation):
         direct = torch.log1p(growth) - s * step + (end - self._far()).clamp_min(0)
         return torch.where(t.abs() <= self._threshold(b.dtype), near, direct)
 
-    def _slope_difference(self, b: Tensor, t: Tensor) -> Tensor:
+    def slope_difference(self, b: Tensor, t: Tensor) -> Tensor:
         sign, _, s, growth, _ = self._flipped(b, t)
         return sign * growth * (1 - s) / (1 + growth)
 
@@ -303,7 +300,7 @@ class ReLU(Activation):
         a = b + t
         return torch.where((a > 0) == (b > 0), torch.zeros_like(a), a.abs())
 
-    def _slope_difference(self, b: Tensor, t: Tensor) -> Tensor:
+    def slope_difference(self, b: Tensor, t: Tensor) -> Tensor:
         return self._slope(b + t) - self._slope(b)
 
 
@@ -316,15 +313,14 @@ ACTIVATIONS: dict[str, Activation] = {activation.name: activation for activation
 def _plain() -> bool:
     """Whether only plain formulas will do: function transforms and exporters cannot look inside autograd functions.
 
-    Differentiating the formulas works everywhere, but costs more than the derivatives below.
+    Differentiating the formulas works everywhere, but costs more than the derivatives below, also when compiled.
     """
     # A compiler cannot trace the second question, and shows plain tensors anyway.
     return torch.compiler.is_exporting() or (not torch.compiler.is_compiling() and in_transform())
 
 
-def _apply(function: type[torch.autograd.Function], *arguments: Any) -> Tensor:
-    result: Tensor = function.apply(*arguments)
-    return result
+def _apply(function: type[torch.autograd.Function], *arguments: Any) -> Any:
+    return function.apply(*arguments)
 
 
 class _Pointwise(torch.autograd.Function):
@@ -360,21 +356,6 @@ class _Residual(torch.autograd.Function):
         difference = ctx.activation.slope_difference(b, t)
         by_base = (grad * (difference - ctx.activation.curvature(b) * t)).sum_to_size(b.shape)
         return None, by_base, (grad * difference).sum_to_size(t.shape)
-
-
-class _SlopeDifference(torch.autograd.Function):
-    @staticmethod
-    def forward(ctx: Any, activation: Activation, b: Tensor, t: Tensor) -> Tensor:
-        ctx.activation = activation
-        ctx.save_for_backward(b, t)
-        return activation._slope_difference(b, t)
-
-    @staticmethod
-    def backward(ctx: Any, grad: Tensor) -> Any:
-        b, t = ctx.saved_tensors
-        end = ctx.activation.curvature(b + t)
-        by_base = (grad * (end - ctx.activation.curvature(b))).sum_to_size(b.shape)
-        return None, by_base, (grad * end).sum_to_size(t.shape)
 
 
 class _ResidualAndSlopeDifference(torch.autograd.Function):

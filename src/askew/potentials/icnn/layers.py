@@ -102,35 +102,17 @@ class Layers:
         return total
 
     def divergence(self, y: Tensor, h: Tensor) -> Tensor:
-        """Return D(y + h, y) as the sum over layers of adjoint . d(b, t), ``(n,)``; y may be one row for all h.
-
-        Every term is non-negative, and what depends on y alone is computed once for all h.
-        """
-        g, base = self.activation, self.base_point(y)
-        divergence = h.new_zeros(())
-        increment = h
-        for i, (b, adjoint) in enumerate(zip(base.preactivations, base.adjoints, strict=True)):
-            t = self._step(self.layers[i], h, increment)
-            residual = g.residual(b, t)
-            divergence = divergence + _dot(residual, adjoint)
-            if i + 1 < len(self.layers):
-                increment = torch.addcmul(residual, g.slope(b), t)
-        return divergence
+        """Return D(y + h, y), ``(n,)``; y may be one row for all h."""
+        base = self.base_point(y)
+        return self._divergence(base, self._slopes(base), h, None)
 
     def change(self, y: Tensor, h: Tensor) -> tuple[Tensor, Tensor]:
         """Return D(y + h, y) and grad phi(y + h) - grad phi(y), ``(n,), (n, dim)``; y may be one row for all h."""
-        g, base = self.activation, self.base_point(y)
-        slopes = [g.slope(b) for b in base.preactivations]
-        divergence, gradient_difference = h.new_zeros(()), h.new_zeros(())
-        slope_differences = []
-        increment = h
-        for i, (b, adjoint, slope) in enumerate(zip(base.preactivations, base.adjoints, slopes, strict=True)):
-            t = self._step(self.layers[i], h, increment)
-            residual, slope_difference = g.residual_and_slope_difference(b, t)
-            slope_differences.append(slope_difference)
-            divergence = divergence + _dot(residual, adjoint)
-            if i + 1 < len(self.layers):
-                increment = torch.addcmul(residual, slope, t)
+        gain, base = self.activation.gain, self.base_point(y)
+        slopes = self._slopes(base)
+        slope_differences: list[Tensor] = []
+        divergence = self._divergence(base, slopes, h, slope_differences)
+        gradient_difference = h.new_zeros(())
         adjoint_difference: Tensor | None = None  # d phi / d z_{l+1} at y + h minus that at y
         for (wz, wxb), adjoint, slope, slope_difference in zip(
             reversed(self.layers), reversed(base.adjoints), reversed(slopes), reversed(slope_differences), strict=True
@@ -140,14 +122,35 @@ class Layers:
                 difference = torch.addcmul(difference, slope_difference + slope, adjoint_difference)
             gradient_difference = gradient_difference + difference @ wxb[:-1].t()
             if wz is not None:
-                adjoint_difference = difference @ wz.t() * g.gain
-        return divergence, gradient_difference * g.gain
+                adjoint_difference = difference @ wz.t() * gain
+        return divergence, gradient_difference * gain
 
-    def _step(self, layer: Layer, h: Tensor, increment: Tensor) -> Tensor:
-        """Return t, the pre-activation at y + h minus that at y, from h and the increment of z of the layer before."""
-        gain = self.activation.gain
-        t = (h * gain) @ layer.wxb[:-1]
-        return t if layer.wz is None else torch.addmm(t, increment, layer.wz, alpha=gain)
+    def _slopes(self, base: BasePoint) -> list[Tensor]:
+        return [self.activation.slope(b) for b in base.preactivations]
+
+    def _divergence(
+        self, base: BasePoint, slopes: list[Tensor], h: Tensor, slope_differences: list[Tensor] | None
+    ) -> Tensor:
+        """Return D(y + h, y) as the sum over layers of adjoint . d(b, t), of which every term is non-negative.
+
+        What depends on y alone is in ``base`` and ``slopes``, computed once for all h. The slope differences of all
+        layers are appended to the list, if there is one.
+        """
+        g = self.activation
+        divergence = h.new_zeros(())
+        before: tuple[Tensor, Tensor, Tensor] | None = None  # residual, slope and step of the layer before
+        for (wz, wxb), b, adjoint, slope in zip(self.layers, base.preactivations, base.adjoints, slopes, strict=True):
+            t = (h * g.gain) @ wxb[:-1]  # the pre-activation at y + h minus that at y
+            if wz is not None and before is not None:
+                t = torch.addmm(t, torch.addcmul(*before), wz, alpha=g.gain)
+            if slope_differences is None:
+                residual = g.residual(b, t)
+            else:
+                residual, slope_difference = g.residual_and_slope_difference(b, t)
+                slope_differences.append(slope_difference)
+            divergence = divergence + _dot(residual, adjoint)
+            before = residual, slope, t
+        return divergence
 
 
 def _dot(rows: Tensor, weight: Tensor) -> Tensor:

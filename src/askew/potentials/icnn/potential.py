@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 
 import torch
 from torch import Tensor, nn
 
 from askew import checks
-from askew.potentials.base import Potential
+from askew.potentials.base import Potential, total
 from askew.potentials.icnn.terms import Network, QuadraticTerm, SeparableTerm, Term
 
 # Without a gradient to record, rows are evaluated in blocks that stay in the cache: entries of the widest layer of a
@@ -93,10 +93,10 @@ class ICNN(Potential):
         self.terms = nn.ModuleList(terms)
         self._block_rows = min(MOST_ROWS, max(FEWEST_ROWS, BLOCK_ENTRIES // max([*widths, rank, dim * separable])))
         self.calibrated = calibrated
-        if calibrated:
-            self.register_buffer("shift", torch.zeros(dim))
-            self.register_buffer("inverse_spread", torch.ones(dim))
-            self.register_buffer("output_scale", torch.ones(()))
+        # Saved only if they can change.
+        self.register_buffer("shift", torch.zeros(dim), persistent=calibrated)
+        self.register_buffer("inverse_spread", torch.ones(dim), persistent=calibrated)
+        self.register_buffer("output_scale", torch.ones(()), persistent=calibrated)
 
     @torch.no_grad()
     def calibrate(self, x: Tensor, y: Tensor, targets: Tensor | None = None, median: float = 1.0) -> None:
@@ -150,50 +150,35 @@ class ICNN(Potential):
 
     def _rows(self, x: Tensor) -> Tensor:
         """Return points as rows in the coordinates of the network."""
-        rows = x if x.ndim == 2 else x.reshape(-1, self.dim)
+        rows = x.reshape(-1, self.dim)
         return (rows - self.shift) * self.inverse_spread if self.calibrated else rows
 
     def _steps(self, h: Tensor) -> Tensor:
         """Return differences as rows in the coordinates of the network; the shift drops out."""
-        rows = h if h.ndim == 2 else h.reshape(-1, self.dim)
+        rows = h.reshape(-1, self.dim)
         return rows * self.inverse_spread if self.calibrated else rows
 
-    def _scaled(self, value: Tensor) -> Tensor:
-        return value * self.output_scale if self.calibrated else value
-
     def _sum(self, function: Callable[..., Tensor], *points: Tensor) -> Tensor:
-        """Return the sum over all terms of ``function(term, *points)``."""
+        """Return the scaled sum over all terms of ``function(term, *points)``."""
         n = points[-1].shape[0]
         rows = self._block_rows
         if not (torch.is_grad_enabled() or checks.transformed()) and n > rows:
             starts = range(0, n, rows)
             blocks = ([p if p.shape[0] == 1 else p[i : i + rows] for p in points] for i in starts)
             return torch.cat([self._sum(function, *block) for block in blocks])
-        parts = [function(term, *points) for term in self._terms()]
-        total = parts[0]
-        for part in parts[1:]:
-            total = total + part
-        return total
+        return total([function(term, *points) for term in self._terms()]) * self.output_scale
 
     def compute_value(self, x: Tensor) -> Tensor:
-        return self._scaled(self._sum(lambda term, v: term.value(v), self._rows(x))).reshape(x.shape[:-1])
+        return self._sum(lambda term, v: term.value(v), self._rows(x)).reshape(x.shape[:-1])
 
     def compute_gradient(self, x: Tensor) -> Tensor:
-        gradient = self._scaled(self._sum(lambda term, v: term.gradient(v), self._rows(x)))
-        return (gradient * self.inverse_spread if self.calibrated else gradient).reshape(x.shape)
-
-    def compute_value_and_gradient(self, x: Tensor) -> tuple[Tensor, Tensor]:
-        value, gradient = self._totals(term.value_and_gradient(self._rows(x)) for term in self._terms())
-        return value.reshape(x.shape[:-1]), gradient.reshape(x.shape)
+        return (self._sum(lambda term, v: term.gradient(v), self._rows(x)) * self.inverse_spread).reshape(x.shape)
 
     def compute_divergence(self, x: Tensor, y: Tensor, h: Tensor) -> Tensor:
-        base = y if y.shape == h.shape else y.expand(h.shape)
-        result = self._residual(self._rows(base), self._steps(h))
-        return result if h.ndim == 2 else result.reshape(h.shape[:-1])
+        return self._residual(self._rows(y.expand(h.shape)), self._steps(h)).reshape(h.shape[:-1])
 
     def compute_gradient_difference(self, x: Tensor, y: Tensor, h: Tensor) -> Tensor:
-        base = y if y.shape == h.shape else y.expand(h.shape)
-        return self._change(self._rows(base), self._steps(h))[1].reshape(h.shape)
+        return self._change(self._rows(y.expand(h.shape)), self._steps(h))[1].reshape(h.shape)
 
     def centred(self, points: Tensor, centre: Tensor) -> tuple[Tensor, Tensor]:
         base, steps = self._rows(centre), self._steps(points - centre)
@@ -206,28 +191,19 @@ class ICNN(Potential):
         return self._residual(self._rows(centre), self._steps(points - centre))
 
     def _residual(self, v: Tensor, h: Tensor) -> Tensor:
-        return self._scaled(self._sum(lambda term, v, h: term.divergence(v, h), v, h))
+        return self._sum(lambda term, v, h: term.divergence(v, h), v, h)
 
     def _change(self, v: Tensor, h: Tensor) -> tuple[Tensor, Tensor]:
-        return self._totals(term.change(v, h) for term in self._terms())
-
-    def _totals(self, parts: Iterable[tuple[Tensor, Tensor]]) -> tuple[Tensor, Tensor]:
-        """Return the sums of values and of gradients over the terms, scaled to the coordinates of the points."""
-        values, gradients = zip(*parts, strict=True)
-        value, gradient = values[0], gradients[0]
-        for other_value, other_gradient in zip(values[1:], gradients[1:], strict=True):
-            value, gradient = value + other_value, gradient + other_gradient
-        value, gradient = self._scaled(value), self._scaled(gradient)
-        return value, gradient * self.inverse_spread if self.calibrated else gradient
+        """Return the divergence of v + h from v and the change of the gradient, in the coordinates of the points."""
+        values, gradients = zip(*(term.change(v, h) for term in self._terms()), strict=True)
+        return total(values) * self.output_scale, total(gradients) * self.output_scale * self.inverse_spread
 
     def compute_hessian(self, x: Tensor) -> Tensor:
-        hessian = self._scaled(self._sum(lambda term, v: term.hessian(v), self._rows(x)))
-        if self.calibrated:
-            hessian = hessian * self.inverse_spread * self.inverse_spread[:, None]
-        return hessian.reshape(*x.shape, self.dim)
+        hessian = self._sum(lambda term, v: term.hessian(v), self._rows(x))
+        return (hessian * self.inverse_spread * self.inverse_spread[:, None]).reshape(*x.shape, self.dim)
 
     def slope_ranges(self, x: Tensor) -> list[Tensor]:
         return [term.slope_ranges(self._rows(x)) for term in self.terms if isinstance(term, Network)]
 
     def _search_start(self, g: Tensor) -> Tensor:
-        return self.shift.expand_as(g).clone() if self.calibrated else torch.zeros_like(g)
+        return self.shift.expand_as(g).clone()

@@ -21,9 +21,6 @@ from askew.potentials.icnn.activations import ACTIVATIONS, Activation, Squareplu
 from askew.potentials.icnn.layers import Layer, Layers
 from askew.potentials.icnn.residual import differentiable_gradients, residual
 
-# Points to evaluate hidden units at together.
-BLOCK_ROWS = 4096
-
 # Ways to make a raw parameter non-negative, and the raw value that gives a wanted weight.
 NONNEGATIVE: dict[str, tuple[Callable[[Tensor], Tensor], Callable[[Tensor], Tensor]]] = {
     "softplus": (nn.functional.softplus, lambda weight: weight + torch.log(-torch.expm1(-weight.clamp_min(1e-6)))),
@@ -44,10 +41,6 @@ class Term(nn.Module, ABC):
     @abstractmethod
     def gradient(self, v: Tensor) -> Tensor:
         """Return the gradient, ``(n, dim)``."""
-
-    def value_and_gradient(self, v: Tensor) -> tuple[Tensor, Tensor]:
-        """Return both; override it where they can share work."""
-        return self.value(v), self.gradient(v)
 
     @abstractmethod
     def divergence(self, v: Tensor, h: Tensor) -> Tensor:
@@ -96,26 +89,16 @@ class Network(Term):
 
     def slope_ranges(self, v: Tensor) -> Tensor:
         """Return how much the derivative of each hidden unit changes over points, ``(units,)``."""
-        layers, activation = self.layers(), self.activation
-        low, high = [], []
-        for block in v.split(BLOCK_ROWS):
-            slopes = (
-                torch.cat([activation.slope(b) for b in layers.base_point(block).preactivations], 1) * activation.gain
-            )
-            low.append(slopes.amin(0))
-            high.append(slopes.amax(0))
-        return torch.stack(high).amax(0) - torch.stack(low).amin(0)
+        preactivations = self.layers().base_point(v).preactivations
+        slopes = torch.cat([self.activation.slope(b) for b in preactivations], 1) * self.activation.gain
+        return slopes.amax(0) - slopes.amin(0)
 
     def value(self, v: Tensor) -> Tensor:
         return self.layers().base_point(v).value
 
     def gradient(self, v: Tensor) -> Tensor:
-        return self.value_and_gradient(v)[1]
-
-    def value_and_gradient(self, v: Tensor) -> tuple[Tensor, Tensor]:
         layers = self.layers()
-        base = layers.base_point(v)
-        return base.value, layers.gradient(base)
+        return layers.gradient(layers.base_point(v))
 
     def divergence(self, v: Tensor, h: Tensor) -> Tensor:
         return residual(self.layers(), v, h)
