@@ -1,4 +1,4 @@
-"""Affine pieces, the result of a fit, input checks and sampling, shared by the three forms of PBDL."""
+"""Affine pieces, the result of a fit, input checks and sampling, shared by the forms of PBDL."""
 
 from __future__ import annotations
 
@@ -163,11 +163,11 @@ def spread(x: Array, size: int) -> Integers:
     return np.array(chosen, dtype=np.int64)
 
 
-def folds_of(classes: Integers, folds: int, generator: np.random.Generator, owner: str = "PBDL") -> Integers:
+def folds_of(classes: Integers, folds: int, generator: np.random.Generator) -> Integers:
     """Return the fold of each row, ``(n,)``; the rows of each class are dealt out over the folds in turn."""
-    if checks.check_size(folds, f"folds of {owner}") < 2:
+    if checks.check_size(folds, "folds of fit_pairs") < 2:
         hint = "Without cross-validation, give a penalty."
-        raise ValueError(checks.message(f"folds of {owner}", "at least 2", folds, hint))
+        raise ValueError(checks.message("folds of fit_pairs", "at least 2", folds, hint))
     order = generator.permutation(len(classes))
     order = order[np.argsort(classes[order], kind="stable")]
     numbers = np.empty(len(classes), dtype=np.int64)
