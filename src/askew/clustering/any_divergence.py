@@ -14,7 +14,8 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from askew.clustering.lloyd import kmeans
-from askew.clustering.seeding import start_centres
+from askew.clustering.seeding import init_centroids
+from askew.clustering.view import AffineView
 from askew.divergences import Divergence, Euclidean, split_encoder
 from askew.encoders import encode
 
@@ -107,10 +108,10 @@ def _fill(points: Tensor, values: Tensor, labels: Tensor, k: int, divergence: Di
 
 
 def _start(points: Tensor, k: int, divergence: Divergence, start: str, random: np.random.RandomState) -> Tensor:
-    """Return first centroids by :func:`start_centres`, or its analogue for other divergences."""
+    """Return first centroids by :func:`init_centroids`, or its analogue for other divergences."""
     n, bregman = len(points), divergence.as_bregman()
     if bregman is not None:
-        return start_centres(points, k, bregman, start, random)
+        return init_centroids(AffineView(points, bregman), k, start, random, None)
     if start == "random-partition":
         labels = torch.from_numpy(random.randint(k, size=n))
         return cluster_means(points, labels, k, points[torch.from_numpy(random.choice(n, k, replace=False))])

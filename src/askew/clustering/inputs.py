@@ -13,7 +13,8 @@ from sklearn.utils.validation import _check_sample_weight
 from torch import Tensor, nn
 
 from askew import checks
-from askew.clustering.view import Weights, check_inside
+from askew.clustering.seeding import init_centroids
+from askew.clustering.view import AffineView, Weights, check_inside
 from askew.divergences import CATALOGUE, Bregman, Divergence, split_encoder
 from askew.encoders import as_floats, as_points, encode, for_numpy
 
@@ -108,6 +109,25 @@ def embed(
         raise ValueError(checks.message(f"{name} of {owner}", must, tuple(embeddings.shape)))
     check_inside(embeddings, divergence, dual, name, owner)
     return embeddings
+
+
+def first_centroids(
+    init: Any,
+    view: AffineView,
+    k: int,
+    encoder: nn.Module | None,
+    random: np.random.RandomState,
+    weights: Weights | None,
+    owner: str,
+) -> Tensor:
+    """Return the centroids that a seeding finds, or those that are given as points, ``(k, dim)``."""
+    if isinstance(init, str):
+        return init_centroids(view, k, init, random, weights)
+    table = as_table(init, encoder is not None, owner, "init")
+    centroids = embed(table, encoder, view.divergence, owner, "init").to(view.dtype)
+    if len(centroids) != k:
+        raise ValueError(checks.message(f"init of {owner}", f"{k} centres", len(centroids)))
+    return view.inside(centroids)
 
 
 def checked_weights(sample_weight: ArrayLike | None, array: NDArray[Any], owner: str) -> Weights | None:

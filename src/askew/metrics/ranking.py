@@ -88,7 +88,8 @@ def auc(
                        {\text{relevant items} \times \text{irrelevant items}}
 
     Tied pairs count half; the mean over queries that have a relevant and an irrelevant item. A random order has 0.5
-    whatever the number of relevant items. All places weigh the same: if only the first ones matter, use MAP@k of :func:`ranking`.
+    whatever the number of relevant items. All places weigh the same: if only the first ones matter, use MAP@k of
+    :func:`ranking`.
 
     Examples
     --------
