@@ -86,12 +86,11 @@ def cluster_by_means(points: Tensor, centroids: Tensor, divergence: Divergence) 
     return labels, float(divergence.pairwise(points, centroids).min(1).values.double().sum())
 
 
-def cluster_means(points: Tensor, labels: Tensor, k: int, empty: Tensor | None = None) -> Tensor:
+def cluster_means(points: Tensor, labels: Tensor, k: int, empty: Tensor) -> Tensor:
     """Return the mean of each cluster, ``(k, dim)``; for one without points, that of ``empty``."""
     sums = points.new_zeros(k, points.shape[1]).index_add(0, labels, points)
     counts = torch.bincount(labels, minlength=k).to(points.dtype)[:, None]
-    means = sums / counts.clamp(min=1)
-    return means if empty is None else torch.where(counts > 0, means, empty)
+    return torch.where(counts > 0, sums / counts.clamp(min=1), empty)
 
 
 def _fill(points: Tensor, values: Tensor, labels: Tensor, k: int, divergence: Divergence) -> Tensor:

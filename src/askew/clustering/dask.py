@@ -6,7 +6,6 @@ is lost with its worker.
 
 from __future__ import annotations
 
-import copy
 import math
 from collections.abc import Callable
 from dataclasses import dataclass, replace
@@ -121,14 +120,11 @@ class Blocks:
         self.context = context
         self._sent = self.dask.persist(self.dask.delayed(_identity, pure=False)(context))[0]
 
-    def embedded(self) -> Blocks:
-        """Return the embeddings of all blocks, computed once and kept where they are."""
-        if self.context.encoder is None:
-            return self
-        other = copy.copy(self)
-        other.blocks = list(self.dask.persist(*self._each(_embeddings)))
-        other.seen_by(replace(self.context, encoder=None))
-        return other
+    def embed(self) -> None:
+        """Replace all blocks by their embeddings, computed once and kept where they are."""
+        if self.context.encoder is not None:
+            self.blocks = list(self.dask.persist(*self._each(_embeddings)))
+            self.seen_by(replace(self.context, encoder=None))
 
     def reduce(self, work: Callable[..., Any], add: Callable[[list[Any]], Any], *arguments: object) -> Any:
         """Return ``work(block, ...)`` of all blocks combined by ``add``; None if no block has rows."""
@@ -240,10 +236,10 @@ def _farthest(block: Block, centroids: Tensor, count: int) -> FarPoints:
 
 
 def _top(count: int, parts: list[Any]) -> Any:
-    """Return the rows of all parts that have the largest first entries."""
+    """Return the entries of all parts where the first column is largest; a part is a tuple of columns."""
     columns = [np.concatenate(column) for column in zip(*parts, strict=True)]
     order = np.argsort(-columns[0], kind="stable")[:count]
-    return type(parts[0])(*(column[order] for column in columns))
+    return tuple(column[order] for column in columns)
 
 
 # ---------------------------------------------------------------------- centre and seeding
@@ -281,13 +277,6 @@ def centre(blocks: Blocks) -> tuple[AffineView, float, int]:
     return blocks.context.view_of(view.centre), float((second.rows / first.weights).mean()), first.number
 
 
-class Sample(NamedTuple):
-    """Randomly sampled points; those with the largest keys are kept."""
-
-    keys: Weights
-    points: NDArray[Any]
-
-
 def init_parallel(blocks: Blocks, k: int, random: np.random.RandomState) -> Tensor:
     """Return first centroids by k-means||: five rounds that sample far points, then k-means++ among those.
 
@@ -296,8 +285,8 @@ def init_parallel(blocks: Blocks, k: int, random: np.random.RandomState) -> Tens
     seed = int(random.randint(2**31 - 1))
 
     def sampled(chosen: Tensor | None, count: int, number: int) -> Tensor:
-        sample: Sample = blocks.reduce(_sample, partial(_top, count), chosen, count, seed + number)
-        return torch.from_numpy(sample.points)
+        _, points = blocks.reduce(_sample, partial(_top, count), chosen, count, seed + number)
+        return torch.from_numpy(points)
 
     chosen = sampled(None, 1, 0)
     for number in range(1, ROUNDS + 1):
@@ -308,10 +297,11 @@ def init_parallel(blocks: Blocks, k: int, random: np.random.RandomState) -> Tens
     return init_centroids(blocks.context.view_of(chosen), k, "k-means++", random, votes.weights)
 
 
-def _sample(block: Block, chosen: Tensor | None, count: int, seed: int) -> Sample:
+def _sample(block: Block, chosen: Tensor | None, count: int, seed: int) -> tuple[Weights, NDArray[Any]]:
     """Return points sampled in proportion to their weight times their divergence to the nearest of the chosen ones.
 
-    In a race of exponential times with these rates, the first points of all blocks are such a sample.
+    In a race of exponential times with these rates, the first points of all blocks are such a sample: times are
+    returned with a minus.
     """
     view, rates, number = block
     if chosen is not None:
@@ -320,4 +310,4 @@ def _sample(block: Block, chosen: Tensor | None, count: int, seed: int) -> Sampl
     running = np.flatnonzero(rates)
     times = np.random.RandomState((seed, number)).exponential(size=len(rates))[running] / rates[running]
     first = np.argsort(times)[:count]
-    return Sample(-times[first], view.initial_centroids(running[first]).numpy())
+    return -times[first], view.initial_centroids(running[first]).numpy()

@@ -5,7 +5,6 @@ from __future__ import annotations
 import copy
 import warnings
 from collections.abc import Callable
-from functools import partial
 from types import ModuleType
 from typing import Any, ClassVar
 
@@ -164,8 +163,11 @@ class BregmanKMeans(ClassNamePrefixFeaturesOutMixin, TransformerMixin, ClusterMi
         with progress_bar(self.progress, runs * self.max_iter, "k-means") as move:
 
             def run(number: int) -> tuple[Clustering, Weights | None]:
-                moved = partial(_moved, move, number * self.max_iter)
                 centroids = self._start(view, X, encoder, random, weights)
+
+                def moved(iteration: int) -> None:
+                    move(number * self.max_iter + iteration)
+
                 if self.batch_size is None:
                     return lloyd(view, centroids, weights, self.max_iter, tol, moved), None
                 return minibatch(view, centroids, weights, self.batch_size, random, self.max_iter, moved)
@@ -218,15 +220,6 @@ class BregmanKMeans(ClassNamePrefixFeaturesOutMixin, TransformerMixin, ClusterMi
             release_memory()
         return self
 
-    def fit_transform(self, X: ArrayLike, y: object = None, sample_weight: ArrayLike | None = None) -> NDArray[Any]:
-        """Cluster points and return their divergences to the centres, as ``fit(X).transform(X)``."""
-        return self.fit(X, sample_weight=sample_weight).transform(X)
-
-    def fit_predict(self, X: ArrayLike, y: object = None, sample_weight: ArrayLike | None = None) -> NDArray[np.int32]:
-        """Cluster points and return the cluster of each, ``(n,)``."""
-        labels: NDArray[np.int32] = self.fit(X, sample_weight=sample_weight).labels_
-        return labels
-
     # ------------------------------------------------------------------ after fit
 
     @torch.no_grad()
@@ -276,7 +269,8 @@ class BregmanKMeans(ClassNamePrefixFeaturesOutMixin, TransformerMixin, ClusterMi
         dask.check_collection(X, f"X of {owner}")
         encoder, divergence = split_encoder(self.divergence, int(X.shape[1]), owner)
         context = dask.BlockContext(encoder, inputs.to_bregman(divergence, owner), self.dual, owner)
-        blocks = dask.Blocks(X, sample_weight, context).embedded()
+        blocks = dask.Blocks(X, sample_weight, context)
+        blocks.embed()
         view, variance, count = dask.centre(blocks)
         self._check_count(count)
         random, runs = check_random_state(self.random_state), self._runs()
@@ -286,7 +280,10 @@ class BregmanKMeans(ClassNamePrefixFeaturesOutMixin, TransformerMixin, ClusterMi
                 seeded = isinstance(self.init, str)
                 k = self.n_clusters
                 start = dask.init_parallel(blocks, k, random) if seeded else self._start(view, X, encoder, random, None)
-                moved = partial(_moved, move, number * self.max_iter)
+
+                def moved(iteration: int) -> None:
+                    move(number * self.max_iter + iteration)
+
                 return dask.lloyd(blocks, start, self.max_iter, self.tol * variance, moved)
 
             end, sums = min(map(run, range(runs)), key=lambda run: run[1].value)
@@ -330,10 +327,9 @@ class BregmanKMeans(ClassNamePrefixFeaturesOutMixin, TransformerMixin, ClusterMi
 
     def _runs(self) -> int:
         """Return the number of starts."""
-        named = isinstance(self.init, str)
-        given = not named and not callable(self.init)
+        given = not isinstance(self.init, str) and not callable(self.init)
         if self.n_init == "auto":
-            return 1 if given or (named and self.init == "k-means++") else RANDOM_RUNS
+            return 1 if given or self.init == "k-means++" else RANDOM_RUNS
         if given and self.n_init != 1:
             text = "Centres were given as init of BregmanKMeans: one start is made instead of n_init={}."
             warnings.warn(text.format(self.n_init), RuntimeWarning, stacklevel=3)
@@ -400,10 +396,6 @@ class BregmanKMeans(ClassNamePrefixFeaturesOutMixin, TransformerMixin, ClusterMi
 def _features(X: Any) -> Any:
     """Return an object with the number and names of the features of a Dask collection: the empty meta frame."""
     return X._meta if hasattr(X, "to_dask_array") else X
-
-
-def _moved(move: Callable[[int], object], before: int, iteration: int) -> None:
-    move(before + iteration)
 
 
 def _mean_variance(points: Tensor, weights: Weights | None) -> float:

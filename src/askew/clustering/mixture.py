@@ -154,12 +154,10 @@ class BregmanMixture(ClusterMixin, BaseEstimator):  # type: ignore[misc]
         weights = inputs.checked_weights(sample_weight, table, owner)
         counted = len(points) if weights is None else np.count_nonzero(weights)
         if self.n_components > counted:
-            unit = "sample" if counted == 1 else "samples"
-            must = f"at most {counted}, as X has {counted} {unit} of a weight above zero"
+            must = f"at most the number of points of a weight above zero, n_samples={counted}"
             raise ValueError(checks.message(f"n_components of {owner}", must, self.n_components))
         directions = curved_directions(points, potential)
-        best = self._best_of_starts(points, encoder, divergence, weights, directions.shape[1])
-        mixture, bounds, converged = best
+        mixture, bounds, converged = self._best_of_starts(points, encoder, divergence, weights, directions.shape[1])
         # All at once: a fit that fails leaves the attributes as they were.
         validate_data(self, X, reset=True, skip_check_array=True)
         self.divergence_, self.encoder_ = divergence, encoder
@@ -172,10 +170,6 @@ class BregmanMixture(ClusterMixin, BaseEstimator):  # type: ignore[misc]
             text = f"{owner} did not converge in {self.n_iter_} steps: raise max_iter or tol, or take another start."
             warnings.warn(text, ConvergenceWarning, stacklevel=2)
         return self
-
-    def fit_predict(self, X: ArrayLike, y: object = None, sample_weight: ArrayLike | None = None) -> NDArray[np.int64]:
-        """Fit the mixture and return the most probable cluster of each point, ``(n, dim) -> (n,)``."""
-        return self.fit(X, y, sample_weight).labels_
 
     def _best_of_starts(
         self, points: Tensor, encoder: nn.Module | None, divergence: Bregman, weights: Weights | None, dimension: int
