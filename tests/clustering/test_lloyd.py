@@ -49,26 +49,24 @@ def objective(
     return float((least.values * (1 if weights is None else weights)).sum()), least.indices
 
 
-@pytest.mark.parametrize("weighted", [False, True], ids=["equal", "weighted"])
-@pytest.mark.parametrize("dual", [False, True], ids=["right", "left"])
+@pytest.mark.parametrize("dual", [False, True], ids=["right-weighted", "left"])
 @pytest.mark.parametrize("case", MEMBERS, ids=str)
-def test_objective_never_increases(case: Case, dual: bool, weighted: bool) -> None:
+def test_objective_never_increases(case: Case, dual: bool) -> None:
     divergence = to_bregman(build(case), "test")
     points = random_points(case, N, seed=3)
-    weights = weights_of(N) if weighted else None
+    weights = None if dual else weights_of(N)
     view = AffineView(points, divergence, dual=dual)
     start = init_centroids(
         view, K, "random-points", np.random.RandomState(0), None if weights is None else weights.numpy()
     )
     values = [objective(divergence, points, start, weights, dual)[0]]
-    for count in range(1, 6):
-        found = kmeans(points, start, divergence, weights, max_iter=count, dual=dual)
+    for _ in range(5):
+        found = kmeans(points, start, divergence, weights, max_iter=1, dual=dual)
+        start = found.centres
         values.append(found.inertia)
         value, labels = objective(divergence, points, found.centres, weights, dual)
         assert found.inertia == pytest.approx(value, rel=1e-9)
         assert (found.labels == labels).float().mean() > 0.98  # all but near ties
-        if found.converged:
-            break
     assert all(after <= before * (1 + 1e-12) for before, after in itertools.pairwise(values)), values
     assert values[-1] < 0.99 * values[0]
 
