@@ -1,12 +1,11 @@
-"""PBDL on six tables, from pairs and from triplets: mean average precision, AUC, seconds of a fit; and by regression.
+"""PBDL on six tables: mean average precision, AUC, seconds of a fit; and by regression.
 
-    ASKEW_DATA=/path/to/data python benchmarks/pbdl.py [--splits 3] [--tables iris wine] [--forms pairs triplets]
+    ASKEW_DATA=/path/to/data python benchmarks/pbdl.py [--splits 3] [--tables iris wine]
     python benchmarks/pbdl.py --regression        # 50,000 pairs of 20 features
 
 Each split holds out 20 % of the rows as queries; the other 80 % are what is learned from and what is ranked, by
 D(query, item), ties averaged. Features are standardised by the training part. The penalty is chosen by
-cross-validation inside of it, and so is the form called "chosen": the one with the better AUC on a fifth of the
-training part after learning from the rest. Seconds are of CPU time and include the choice of the penalty.
+cross-validation inside of it. Seconds are of CPU time and include the choice of the penalty.
 """
 
 from __future__ import annotations
@@ -37,10 +36,6 @@ PAPER = {
 Floats = NDArray[np.float64]
 
 
-def fit(form: str, x: Floats, labels: NDArray[np.str_], seed: int) -> pbdl.PiecewiseFit:
-    return pbdl.fit_pairs(x, labels, seed=seed) if form == "pairs" else pbdl.fit_triplets(x, labels=labels, seed=seed)
-
-
 @torch.no_grad()
 def rank(found: pbdl.PiecewiseFit | None, queries: Floats, items: Floats, labels: tuple) -> tuple[float, float]:
     """Return MAP and AUC; without a divergence, of the Euclidean one."""
@@ -49,28 +44,20 @@ def rank(found: pbdl.PiecewiseFit | None, queries: Floats, items: Floats, labels
     return metrics.mean_average_precision(matrix, *labels), metrics.auc(matrix, *labels)
 
 
-def evaluate(name: str, split: int, forms: list[str]) -> dict[str, tuple[float, ...]]:
+def evaluate(name: str, split: int) -> dict[str, tuple[float, ...]]:
     """Return MAP, AUC, seconds and penalty for one split of one table."""
     table = load_table(name)
     rows, queries = train_test_split(np.arange(len(table.labels)), test_size=0.2, random_state=split)
     mean, deviation = table.points[rows].mean(0), table.points[rows].std(0)
     points = (table.points - mean) / np.where(deviation > 0, deviation, 1.0)
-    known, held = train_test_split(rows, test_size=0.2, random_state=split)
     labels = table.labels[queries], table.labels[rows]
-    found: dict[str, tuple[float, ...]] = {"euclidean": rank(None, points[queries], points[rows], labels)}
-    inside = {}
-    for form in forms:
-        started = time.process_time()
-        learned = fit(form, points[rows], table.labels[rows], split)
-        seconds = time.process_time() - started
-        found[form] = (*rank(learned, points[queries], points[rows], labels), seconds, learned.penalty)
-        if len(forms) > 1:
-            trial = fit(form, points[known], table.labels[known], split)
-            inner = table.labels[held], table.labels[known]
-            inside[form] = rank(trial, points[held], points[known], inner)[1]
-    if inside:
-        found["chosen"] = found[max(inside, key=lambda form: inside[form])]
-    return found
+    started = time.process_time()
+    learned = pbdl.fit_pairs(points[rows], table.labels[rows], seed=split)
+    seconds = time.process_time() - started
+    return {
+        "euclidean": rank(None, points[queries], points[rows], labels),
+        "PBDL": (*rank(learned, points[queries], points[rows], labels), seconds, learned.penalty),
+    }
 
 
 def tables(options: argparse.Namespace) -> None:
@@ -78,9 +65,7 @@ def tables(options: argparse.Namespace) -> None:
     print(f"splits {first} to {last}; mean MAP / AUC, median CPU seconds of a fit, penalties chosen")
     print("| table | method | MAP | AUC | s | penalties |\n|---|---|---|---|---|---|")
     for name in options.tables:
-        results = [
-            evaluate(name, split, options.forms) for split in range(options.first, options.first + options.splits)
-        ]
+        results = [evaluate(name, split) for split in range(options.first, options.first + options.splits)]
         print(f"| {name} | PBDL of the paper | {PAPER[name][0]:.3f} | {PAPER[name][1]:.3f} | | |")
         for method in results[0]:
             values = [result[method] for result in results]
@@ -126,7 +111,6 @@ def main() -> None:
     parser.add_argument("--splits", type=int, default=3)
     parser.add_argument("--first", type=int, default=0, help="number of the first split")
     parser.add_argument("--tables", nargs="+", default=table_names(), choices=table_names())
-    parser.add_argument("--forms", nargs="+", default=["pairs", "triplets"], choices=["pairs", "triplets"])
     parser.add_argument("--regression", action="store_true")
     options = parser.parse_args()
     torch.set_num_threads(1)

@@ -14,11 +14,12 @@ from torch import Tensor
 
 from askew.checks import SIMPLEX
 from askew.clustering import expectation, volume
-from askew.clustering.expectation import log_densities, responsibilities, soft_clusters
+from askew.clustering.expectation import Mixture, SoftClustering, soft_clusters
 from askew.clustering.lloyd import kmeans
 from askew.clustering.volume import curved_directions, log_volumes
 from askew.divergences import CATALOGUE, Bregman, make
 from askew.potentials import Burg, Exponential, FermiDirac, LogSumExp, NegativeEntropy, Potential, PowerNorm, Quadratic
+from askew.potentials.inverse import widened
 
 DIM = 4
 NAMES = [name for name in CATALOGUE if isinstance(make(name, DIM), Bregman)]
@@ -43,17 +44,33 @@ def squared(dim: int = 1, matrix: Tensor | None = None) -> Bregman:
     return Bregman(Quadratic(dim, matrix))
 
 
+def fit(
+    points: Tensor,
+    centres: Tensor,
+    divergence: Bregman,
+    weights: Tensor | None = None,
+    shares: Tensor | None = None,
+    temperature: float | None = None,
+    **options: Any,
+) -> SoftClustering:
+    """Fit a mixture from given centres, by default with equal shares and an estimated temperature."""
+    shares = torch.full((len(centres),), 1 / len(centres), dtype=torch.float64) if shares is None else shares
+    divergence = Bregman(widened(divergence.potential, points.dtype))
+    start = Mixture(divergence, centres.to(points.dtype), shares, temperature or 1.0)
+    d = curved_directions(points, divergence.potential).shape[1]
+    return soft_clusters(points, start, d, weights, estimate=temperature is None, **options)
+
+
 @pytest.mark.parametrize("temperature", [None, 0.5])
 @pytest.mark.parametrize("name", NAMES)
 def test_bound_never_falls(name: str, temperature: float | None) -> None:
     divergence = member(name)
     points = clusters(divergence)
     weights = torch.rand(len(points), generator=torch.Generator().manual_seed(2), dtype=torch.float64)
-    found = soft_clusters(points, points[:5], divergence, weights, temperature=temperature, max_iter=30, tol=0.0)
-    assert len(found.bounds) == found.n_iter + 1 > 5
+    found = fit(points, points[:5], divergence, weights, temperature=temperature, max_iter=30, tol=0.0)
+    assert len(found.bounds) > 5
     assert np.diff(found.bounds).min() > -1e-12
     assert found.bounds[-1] > found.bounds[0] + 1e-2
-    assert found.bound == found.bounds[-1]
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -62,74 +79,75 @@ def test_step_is_the_textbook_one(name: str) -> None:
     points, weights = clusters(divergence, 40), torch.linspace(0.5, 2, 40, dtype=torch.float64)
     start, shares, t = points[:3], torch.tensor([0.5, 0.3, 0.2], dtype=torch.float64), 0.8
     d = curved_directions(points, divergence.potential).shape[1]
-    found = soft_clusters(points, start, divergence, weights, shares=shares, temperature=t, max_iter=1)
+    found = fit(points, start, divergence, weights, shares=shares, temperature=t, max_iter=1)
     logits = shares.log() - divergence(points[:, None], start[None]) / t - d / 2 * math.log(2 * math.pi * t)
     torch.testing.assert_close(found.bounds[0], float((weights * logits.logsumexp(1)).sum() / weights.sum()))
     parts = logits.softmax(1) * weights[:, None]
-    torch.testing.assert_close(found.shares, parts.sum(0) / weights.sum())
-    torch.testing.assert_close(found.centres, parts.T @ points / parts.sum(0)[:, None])
+    torch.testing.assert_close(found.mixture.shares, parts.sum(0) / weights.sum())
+    torch.testing.assert_close(found.mixture.centres, parts.T @ points / parts.sum(0)[:, None])
     # The estimated temperature is that of the same step with the new centres.
-    estimated = soft_clusters(points, start, divergence, weights, shares=shares, max_iter=1)
+    estimated = fit(points, start, divergence, weights, shares=shares, max_iter=1)
     t0 = 2 / d * float((weights * divergence.pairwise(points, start).amin(1)).sum() / weights.sum())
     parts = (shares.log() - divergence.pairwise(points, start) / t0).softmax(1) * weights[:, None]
-    within = (parts * divergence.pairwise(points, estimated.centres)).sum() / weights.sum()
-    torch.testing.assert_close(estimated.temperature, 2 / d * float(within))
+    within = (parts * divergence.pairwise(points, estimated.mixture.centres)).sum() / weights.sum()
+    torch.testing.assert_close(estimated.mixture.temperature, 2 / d * float(within))
 
 
 @pytest.mark.parametrize("name", ["nbd", "itakura-saito", "exponential"])
 def test_estimated_temperature_is_the_most_likely_one(name: str) -> None:
     divergence = member(name)
     points = clusters(divergence)
-    found = soft_clusters(points, points[:4], divergence, max_iter=2000, tol=0.0)
+    found = fit(points, points[:4], divergence, max_iter=2000, tol=0.0)
 
     def likelihood(t: float) -> float:
-        return float(log_densities(points, found.centres, divergence, found.shares, t, DIM).mean())
+        return float(found.mixture._replace(temperature=t).log_densities(points, DIM).mean())
 
-    best = likelihood(found.temperature)
-    torch.testing.assert_close(best, found.bound)
-    assert best > likelihood(1.05 * found.temperature)
-    assert best > likelihood(found.temperature / 1.05)
+    best = likelihood(found.mixture.temperature)
+    torch.testing.assert_close(best, found.bounds[-1])
+    assert best > likelihood(1.05 * found.mixture.temperature)
+    assert best > likelihood(found.mixture.temperature / 1.05)
 
 
 def test_blocks_change_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     divergence = member("nbd")
     points = clusters(divergence)
-    whole = soft_clusters(points, points[:4], divergence)
+    whole = fit(points, points[:4], divergence)
     volumes = log_volumes(points, divergence.potential, torch.eye(DIM))
     monkeypatch.setattr(expectation, "BLOCK_ELEMENTS", 7 * (DIM + 4))
     monkeypatch.setattr(volume, "BLOCK_ELEMENTS", 3 * DIM**2)
-    parts = soft_clusters(points, points[:4], divergence)
-    torch.testing.assert_close(parts.centres, whole.centres)
+    parts = fit(points, points[:4], divergence)
+    labels = parts.mixture.most_probable(points)
+    torch.testing.assert_close(parts.mixture.centres, whole.mixture.centres)
     torch.testing.assert_close(parts.bounds, whole.bounds)
     torch.testing.assert_close(log_volumes(points, divergence.potential, torch.eye(DIM)), volumes)
-    assert torch.equal(parts.labels, whole.labels)
+    assert torch.equal(labels, whole.mixture.most_probable(points))
 
 
 def test_weights_count_like_repetitions() -> None:
     divergence = member("itakura-saito")
     points = clusters(divergence, 40)
     counts = torch.arange(40) % 4
-    repeated = soft_clusters(points.repeat_interleave(counts, 0), points[:3], divergence)
-    weighted = soft_clusters(points, points[:3], divergence, counts.double())
-    torch.testing.assert_close(weighted.centres, repeated.centres)
-    torch.testing.assert_close(weighted.shares, repeated.shares)
+    repeated = fit(points.repeat_interleave(counts, 0), points[:3], divergence)
+    weighted = fit(points, points[:3], divergence, counts.double())
+    torch.testing.assert_close(weighted.mixture.centres, repeated.mixture.centres)
+    torch.testing.assert_close(weighted.mixture.shares, repeated.mixture.shares)
     torch.testing.assert_close(weighted.bounds, repeated.bounds)
     # Only their ratios count, however small they are.
-    tiny = soft_clusters(points.float(), points[:3], divergence, 1e-60 * counts.double())
-    torch.testing.assert_close(tiny.centres.double(), repeated.centres, rtol=1e-4, atol=1e-4)
+    tiny = fit(points.float(), points[:3], divergence, 1e-60 * counts.double())
+    torch.testing.assert_close(tiny.mixture.centres.double(), repeated.mixture.centres, rtol=1e-4, atol=1e-4)
 
 
 @pytest.mark.parametrize("name", NAMES)
 def test_single_precision_finds_the_same(name: str) -> None:
     divergence = member(name)
     points = clusters(divergence)
-    double = soft_clusters(points, points[:4], divergence)
+    double = fit(points, points[:4], divergence)
     # The divergence is one of double precision, of which a copy is used.
-    single = soft_clusters(points.float(), points[:4], divergence)
-    assert single.centres.dtype == single.shares.dtype == torch.float32
-    torch.testing.assert_close(single.centres.double(), double.centres, rtol=1e-3, atol=1e-3)
-    torch.testing.assert_close(single.temperature, double.temperature, rtol=1e-3, atol=0)
-    torch.testing.assert_close(single.bound, double.bound, rtol=1e-3, atol=1e-3)
+    single = fit(points.float(), points[:4], divergence)
+    assert single.mixture.centres.dtype == single.mixture.shares.dtype == torch.float32
+    torch.testing.assert_close(single.mixture.centres.double(), double.mixture.centres, rtol=1e-3, atol=1e-3)
+    torch.testing.assert_close(single.mixture.temperature, double.mixture.temperature, rtol=1e-3, atol=0)
+    torch.testing.assert_close(single.bounds[-1], double.bounds[-1], rtol=1e-3, atol=1e-3)
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -137,17 +155,17 @@ def test_cold_limit_is_hard_clustering(name: str) -> None:
     divergence = member(name)
     points = clusters(divergence)
     hard = kmeans(points, points[:4], divergence)
-    soft = soft_clusters(points, points[:4], divergence, temperature=1e-7, tol=0.0, max_iter=300)
-    torch.testing.assert_close(soft.centres, hard.centres)
-    assert torch.equal(soft.labels, hard.labels.to(soft.labels.dtype))
-    torch.testing.assert_close(soft.shares, hard.labels.bincount(minlength=4) / len(points), check_dtype=False)
+    soft = fit(points, points[:4], divergence, temperature=1e-7, tol=0.0, max_iter=300)
+    torch.testing.assert_close(soft.mixture.centres, hard.centres)
+    assert torch.equal(soft.mixture.most_probable(points), hard.labels.long())
+    torch.testing.assert_close(soft.mixture.shares, hard.labels.bincount(minlength=4) / len(points), check_dtype=False)
 
 
 def test_responsibilities_are_those_of_the_divergence() -> None:
     divergence = member("kl")
     points = clusters(divergence, 20)
     shares = torch.tensor([0.6, 0.4, 0.0], dtype=torch.float64)
-    found = responsibilities(points, points[:3], divergence, shares, 0.3)
+    found = Mixture(divergence, points[:3], shares, 0.3).responsibilities(points)
     torch.testing.assert_close(found, (shares.log() - divergence.pairwise(points, points[:3]) / 0.3).softmax(1))
     assert (found[:, 2] == 0).all()
 
@@ -158,7 +176,7 @@ def test_responsibilities_are_those_of_the_divergence() -> None:
 def density(points: Tensor, centres: Tensor, divergence: Bregman, shares: Tensor, t: float) -> Tensor:
     directions = curved_directions(centres, divergence.potential)
     volumes = log_volumes(points, divergence.potential, directions)
-    return log_densities(points, centres, divergence, shares, t, directions.shape[1]) + volumes
+    return Mixture(divergence, centres, shares, t).log_densities(points, directions.shape[1]) + volumes
 
 
 @pytest.mark.parametrize("matrix", [None, torch.tensor([[1.0, 0.5], [0.0, 2.0]], dtype=torch.float64)])
@@ -259,9 +277,9 @@ def test_flat_directions_do_not_count() -> None:
     generator = torch.Generator().manual_seed(0)
     points = torch.randn(500, 3, generator=generator, dtype=torch.float64)
     matrix = torch.tensor([[1.0, 1.0, 0.0]], dtype=torch.float64)
-    found = soft_clusters(points, points[:1], squared(3, matrix))
+    found = fit(points, points[:1], squared(3, matrix))
     # Twice the variance of the only feature that the divergence sees.
-    assert found.temperature == pytest.approx(2 * float((points @ matrix.T).var(unbiased=False)))
+    assert found.mixture.temperature == pytest.approx(2 * float((points @ matrix.T).var(unbiased=False)))
     assert curved_directions(points, Quadratic(3, matrix)).shape == (3, 1)
     assert curved_directions(points, LogSumExp(3)).shape == (3, 2)
 
@@ -272,9 +290,9 @@ def test_flat_directions_do_not_count() -> None:
 def test_component_without_points_keeps_its_centre() -> None:
     points = torch.tensor([[0.0], [0.2], [5.0], [5.2]], dtype=torch.float64)
     start = torch.tensor([[0.0], [5.0], [1e6]], dtype=torch.float64)
-    found = soft_clusters(points, start, squared(), temperature=0.1)
-    torch.testing.assert_close(found.centres[:, 0], torch.tensor([0.1, 5.1, 1e6], dtype=torch.float64))
-    torch.testing.assert_close(found.shares, torch.tensor([0.5, 0.5, 0.0], dtype=torch.float64))
+    found = fit(points, start, squared(), temperature=0.1)
+    torch.testing.assert_close(found.mixture.centres[:, 0], torch.tensor([0.1, 5.1, 1e6], dtype=torch.float64))
+    torch.testing.assert_close(found.mixture.shares, torch.tensor([0.5, 0.5, 0.0], dtype=torch.float64))
     assert found.converged
 
 
@@ -284,86 +302,58 @@ def test_as_many_components_as_points(name: str, dtype: torch.dtype) -> None:
     divergence = member(name, dtype)
     points = clusters(divergence, 8, dtype=dtype)
     for data in (points, points[:1].expand(8, -1)):
-        found = soft_clusters(data, data, divergence)
-        assert torch.isfinite(found.centres).all()
-        assert 0 < found.temperature < 1e-4
-        assert math.isfinite(found.bound)
-        torch.testing.assert_close(found.centres, data, rtol=1e-3, atol=1e-3)
+        found = fit(data, data, divergence)
+        assert torch.isfinite(found.mixture.centres).all()
+        assert 0 < found.mixture.temperature < 1e-4
+        assert math.isfinite(found.bounds[-1])
+        torch.testing.assert_close(found.mixture.centres, data, rtol=1e-3, atol=1e-3)
 
 
 def test_counts_with_zeros() -> None:
     # The mean of a component is zero in a feature, where the gradient of the potential is infinite.
     counts = torch.tensor([[3.0, 0.0], [4.0, 0.0], [0.0, 7.0], [0.0, 6.0]], dtype=torch.float64)
     divergence = Bregman(NegativeEntropy(2))
-    found = soft_clusters(counts, counts[[0, 2]], divergence, temperature=1.0)
-    torch.testing.assert_close(found.centres, torch.tensor([[3.5, 0.0], [0.0, 6.5]], dtype=torch.float64))
-    assert found.labels.tolist() == [0, 0, 1, 1]
+    found = fit(counts, counts[[0, 2]], divergence, temperature=1.0)
+    torch.testing.assert_close(found.mixture.centres, torch.tensor([[3.5, 0.0], [0.0, 6.5]], dtype=torch.float64))
+    labels = found.mixture.most_probable(counts)
+    assert labels.tolist() == [0, 0, 1, 1]
     # The centres are next to the boundary, not on it, where the divergence would refuse them.
-    assert torch.equal(divergence.pairwise(counts, found.centres).argmin(1), found.labels)
+    assert torch.equal(divergence.pairwise(counts, found.mixture.centres).argmin(1), labels)
 
 
 def test_far_from_the_origin() -> None:
     generator = torch.Generator().manual_seed(0)
     points = torch.randn(200, 2, generator=generator, dtype=torch.float64)
     points[100:] += 4
-    near = soft_clusters(points, points[[0, 199]], squared(2))
-    far = soft_clusters(points + 1e6, points[[0, 199]] + 1e6, squared(2))
-    torch.testing.assert_close(far.centres - 1e6, near.centres, rtol=1e-7, atol=1e-7)
+    near = fit(points, points[[0, 199]], squared(2))
+    far = fit(points + 1e6, points[[0, 199]] + 1e6, squared(2))
+    torch.testing.assert_close(far.mixture.centres - 1e6, near.mixture.centres, rtol=1e-7, atol=1e-7)
     torch.testing.assert_close(far.bounds, near.bounds, rtol=1e-6, atol=1e-8)
 
 
 def test_steps_are_reported_and_limited() -> None:
     points = clusters(member("nbd"))
     steps: list[tuple[int, float]] = []
-    found = soft_clusters(
+    found = fit(
         points, points[:4], member("nbd"), max_iter=3, tol=0.0, report=lambda step, bound: steps.append((step, bound))
     )
     assert steps == list(zip((1, 2, 3), found.bounds[:3], strict=True))
-    assert (found.n_iter, found.converged) == (3, False)
-    again = float(log_densities(points, found.centres, member("nbd"), found.shares, found.temperature, DIM).mean())
-    torch.testing.assert_close(found.bound, again)
+    assert (len(found.bounds) - 1, found.converged) == (3, False)
+    again = float(found.mixture.log_densities(points, DIM).mean())
+    torch.testing.assert_close(found.bounds[-1], again)
 
 
-X = torch.ones(4, 2).cumsum(0)
-
-
-@pytest.mark.parametrize(
-    ("changes", "error", "message"),
-    [
-        ({"divergence": make("euclidean-norm", 2)}, TypeError, "divergence of soft_clusters must be an askew.Bregman"),
-        ({"points": X.tolist()}, TypeError, "points of soft_clusters must be a torch.Tensor"),
-        ({"points": X[:0]}, ValueError, r"points of soft_clusters must be of shape \(n, dim\)"),
-        ({"points": X[0]}, ValueError, r"points of soft_clusters must be of shape \(n, dim\)"),
-        ({"points": X.bfloat16()}, TypeError, "points of soft_clusters must be float32 or float64"),
-        ({"points": X * torch.nan}, ValueError, r"must be finite. Got points\[0, 0\] = nan"),
-        ({"points": -X}, ValueError, "points of soft_clusters must be inside the positive domain"),
-        ({"centres": X.tolist()}, TypeError, "centres of soft_clusters must be a torch.Tensor"),
-        ({"centres": -X}, ValueError, "centres of soft_clusters must be inside the positive domain"),
-        ({"centres": X * torch.nan}, ValueError, r"must be finite. Got centres\[0, 0\] = nan"),
-        ({"centres": X[:, :1]}, ValueError, r"centres of soft_clusters must be of shape \(..., 2\)"),
-        ({"centres": X[:0]}, ValueError, r"centres of soft_clusters must be of shape \(k, 2\) with k > 0"),
-        ({"weights": torch.ones(3)}, ValueError, r"weights of soft_clusters must be a tensor of shape \(4,\)"),
-        ({"weights": -torch.ones(4)}, ValueError, "weights of soft_clusters must be finite and not negative"),
-        ({"weights": torch.zeros(4)}, ValueError, "weights of soft_clusters must be .* not all 0. Got zeros"),
-        ({"shares": torch.tensor([0.5, 0.6])}, ValueError, "shares of soft_clusters must be 2 numbers"),
-        ({"shares": torch.ones(1)}, ValueError, "shares of soft_clusters must be 2 numbers"),
-        ({"temperature": 0.0}, ValueError, "temperature of soft_clusters must be a finite number above zero"),
-        ({"tol": -1.0}, ValueError, "tol of soft_clusters must be a number of at least zero"),
-        ({"max_iter": 0}, ValueError, "max_iter of soft_clusters must be a positive integer"),
-        ({"points": X * torch.tensor([1.0, 0.0])}, ValueError, "feature 1 of the points must be inside the positive"),
-    ],
-)
-def test_bad_input(changes: dict[str, Any], error: type[Exception], message: str) -> None:
-    arguments = {"points": X, "centres": X[:2], "divergence": make("kl", 2), **changes}
-    with pytest.raises(error, match=message):
-        soft_clusters(**arguments)
+def test_feature_that_is_zero_in_all_points_is_named() -> None:
+    points = torch.tensor([[1.0, 0.0], [2.0, 0.0], [3.0, 0.0]])
+    with pytest.raises(ValueError, match="feature 1 of the points must be inside the positive"):
+        fit(points, points[:2] + 1, Bregman(NegativeEntropy(2)))
 
 
 def test_overflow_is_told() -> None:
     divergence = Bregman(Exponential(1))
     points = torch.tensor([[0.0], [800.0]], dtype=torch.float64)
     with pytest.raises(ValueError, match=r"must be finite. Got a bound of .* Bring the features to a scale"):
-        soft_clusters(points, points, divergence)
+        fit(points, points, divergence)
 
 
 def test_density_on_the_boundary_is_refused() -> None:

@@ -12,9 +12,10 @@ from members import DIM, Case, build, cases, random_points
 from sklearn.cluster import KMeans
 from torch import Tensor
 
-from askew.clustering import kmeans, scan, start_centres
+from askew.clustering import kmeans, scan
 from askew.clustering.inputs import to_bregman
 from askew.clustering.lloyd import nearest
+from askew.clustering.seeding import init_centroids
 from askew.clustering.view import AffineView
 from askew.divergences import Bregman, Euclidean, NeuralBregman, Scaled, make
 from askew.potentials import Burg, NegativeEntropy, Quadratic
@@ -48,23 +49,24 @@ def objective(
     return float((least.values * (1 if weights is None else weights)).sum()), least.indices
 
 
-@pytest.mark.parametrize("weighted", [False, True], ids=["equal", "weighted"])
-@pytest.mark.parametrize("dual", [False, True], ids=["right", "left"])
+@pytest.mark.parametrize("dual", [False, True], ids=["right-weighted", "left"])
 @pytest.mark.parametrize("case", MEMBERS, ids=str)
-def test_objective_never_increases(case: Case, dual: bool, weighted: bool) -> None:
+def test_objective_never_increases(case: Case, dual: bool) -> None:
     divergence = to_bregman(build(case), "test")
     points = random_points(case, N, seed=3)
-    weights = weights_of(N) if weighted else None
-    start = start_centres(points, K, divergence, "random-points", np.random.RandomState(0), weights, dual)
+    weights = None if dual else weights_of(N)
+    view = AffineView(points, divergence, dual=dual)
+    start = init_centroids(
+        view, K, "random-points", np.random.RandomState(0), None if weights is None else weights.numpy()
+    )
     values = [objective(divergence, points, start, weights, dual)[0]]
-    for count in range(1, 6):
-        found = kmeans(points, start, divergence, weights, max_iter=count, dual=dual)
+    for _ in range(5):
+        found = kmeans(points, start, divergence, weights, max_iter=1, dual=dual)
+        start = found.centres
         values.append(found.inertia)
         value, labels = objective(divergence, points, found.centres, weights, dual)
         assert found.inertia == pytest.approx(value, rel=1e-9)
         assert (found.labels == labels).float().mean() > 0.98  # all but near ties
-        if found.converged:
-            break
     assert all(after <= before * (1 + 1e-12) for before, after in itertools.pairwise(values)), values
     assert values[-1] < 0.99 * values[0]
 
@@ -206,7 +208,7 @@ def test_zeros_where_the_potential_allows_them(dtype: torch.dtype) -> None:
     counts[40:, 4:8] = random.poisson(1.0, (40, 4))
     points = torch.tensor(counts, dtype=dtype)
     divergence = Bregman(NegativeEntropy(9))
-    start = start_centres(points, 2, divergence, "k-means++", np.random.RandomState(0))
+    start = init_centroids(AffineView(points, divergence), 2, "k-means++", np.random.RandomState(0), None)
     found = kmeans(points, start, divergence)
     assert np.isfinite(found.inertia)
     words = points.sum(1) > 0  # a text without words is as near to all
@@ -282,7 +284,11 @@ def test_input_stays_as_it_was() -> None:
     [
         ({"points": [[1.0]]}, TypeError, "points of kmeans must be a torch.Tensor"),
         ({"points": torch.zeros(0, 2)}, ValueError, r"points of kmeans must be of shape \(n, dim\) with n > 0"),
-        ({"points": torch.ones(3, 2).bfloat16()}, TypeError, "must be float32 or float64. Got torch.bfloat16"),
+        (
+            {"points": torch.ones(3, 2).bfloat16()},
+            TypeError,
+            "must be float32 or float64 in main memory. Got torch.bfloat16",
+        ),
         ({"points": torch.ones(3, 3)}, ValueError, r"points of kmeans must be of shape \(..., 2\)"),
         ({"points": torch.tensor([[1.0, float("nan")]] * 4)}, ValueError, r"must be finite. Got points\[0, 1\] = nan"),
         ({"points": -torch.ones(4, 2)}, ValueError, "points of kmeans must be inside the positive domain"),

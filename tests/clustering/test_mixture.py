@@ -16,6 +16,7 @@ from sklearn.base import clone
 from sklearn.datasets import load_iris, make_blobs
 from sklearn.exceptions import ConvergenceWarning, NotFittedError
 from sklearn.frozen import FrozenEstimator
+from sklearn.metrics import adjusted_rand_score
 from sklearn.mixture import GaussianMixture
 from sklearn.model_selection import GridSearchCV
 from sklearn.utils.estimator_checks import parametrize_with_checks
@@ -25,7 +26,7 @@ from askew import DivergenceLearner, load, save
 from askew.clustering.kmeans import BregmanKMeans
 from askew.clustering.mixture import BregmanMixture
 from askew.divergences import CATALOGUE, Bregman, Embedded, Mahalanobis, Scaled, make
-from askew.metrics import adjusted_rand, purity
+from askew.metrics import purity
 
 BLOBS, LABELS = make_blobs(150, 2, centers=3, cluster_std=0.8, random_state=3)
 COUNTS = np.random.default_rng(0).poisson(np.repeat([[2.0, 9.0], [9.0, 2.0]], 60, axis=0)).astype(float)
@@ -93,7 +94,7 @@ def test_mixture_of_gaussians_of_one_variance() -> None:
     np.testing.assert_allclose(found.score_samples(BLOBS), np.log(parts.sum(1)))
     np.testing.assert_allclose(found.predict_proba(BLOBS), parts / parts.sum(1, keepdims=True), atol=1e-12)
     np.testing.assert_array_equal(found.predict(BLOBS), parts.argmax(1))
-    assert adjusted_rand(LABELS, found.labels_) > 0.9
+    assert adjusted_rand_score(LABELS, found.labels_) > 0.9
     assert found.temperature_ / 2 == pytest.approx(0.8**2, rel=0.2)
 
 
@@ -202,10 +203,10 @@ def pairs(divergence: Any, X: np.ndarray, centres: np.ndarray) -> np.ndarray:
 # ---------------------------------------------------------------------- starts
 
 
-@pytest.mark.parametrize("init", ["k-means", "k-means++", "k-means||", "random-points", "random-partition"])
+@pytest.mark.parametrize("init", ["k-means", "k-means++", "random-points", "random-partition"])
 def test_starts(init: str) -> None:
     found = mixture(3, init=init, n_init=5, max_iter=1000, tol=1e-6).fit(BLOBS)
-    assert adjusted_rand(LABELS, found.labels_) > 0.9
+    assert adjusted_rand_score(LABELS, found.labels_) > 0.9
     again = mixture(3, init=init, n_init=5, max_iter=1000, tol=1e-6).fit(BLOBS)
     np.testing.assert_array_equal(found.cluster_centers_, again.cluster_centers_)
 
@@ -269,7 +270,7 @@ def test_fewer_different_points_than_components() -> None:
 def test_counts_with_zeros() -> None:
     assert (COUNTS == 0).any()
     found = mixture(2, divergence="kl", temperature=1.0).fit(COUNTS)
-    assert adjusted_rand(np.repeat([0, 1], 60), found.labels_) > 0.9
+    assert adjusted_rand_score(np.repeat([0, 1], 60), found.labels_) > 0.9
     with pytest.raises(ValueError, match=r"not on its boundary.*volume=False"):
         found.score(COUNTS)
     assert found.bic(COUNTS, volume=False) < mixture(1, divergence="kl", temperature=1.0).fit(COUNTS).bic(
@@ -379,14 +380,14 @@ def test_bar_moves(capfd: pytest.CaptureFixture[str]) -> None:
     ("changes", "error", "message"),
     [
         ({"n_components": 0}, ValueError, "n_components of BregmanMixture must be a positive integer. Got 0"),
-        ({"n_components": 151}, ValueError, "n_components of BregmanMixture must be at most 150, as X has 150 samples"),
+        ({"n_components": 151}, ValueError, "n_components of BregmanMixture must be at most .* n_samples=150"),
         ({"n_init": 0}, ValueError, "n_init of BregmanMixture must be a positive integer"),
         ({"max_iter": 0}, ValueError, "max_iter of BregmanMixture must be a positive integer"),
         ({"temperature": 0}, ValueError, "temperature of BregmanMixture must be a finite number above zero"),
         ({"temperature": "hot"}, ValueError, "temperature of BregmanMixture must be a finite number above zero"),
         ({"tol": -1}, ValueError, "tol of BregmanMixture must be a finite number of at least 0"),
         ({"init": "k-mean++"}, ValueError, r"init of BregmanMixture must be one of .* Did you mean 'k-means\+\+'"),
-        ({"init": BLOBS[:2]}, ValueError, "init of BregmanMixture must be 3 centres, as n_components. Got 2"),
+        ({"init": BLOBS[:2]}, ValueError, "init of BregmanMixture must be 3 centres. Got 2"),
         ({"init": BLOBS[:3, :1]}, ValueError, r"init of BregmanMixture must be of shape \(n, 2\)"),
         ({"init": BLOBS[:3] * np.nan}, ValueError, "init contains NaN"),
         ({"init": np.ma.masked_array(BLOBS[:3], BLOBS[:3] > 0)}, ValueError, "init of .* without masked entries"),
@@ -431,7 +432,7 @@ def test_bad_parameters_leave_a_fitted_mixture_alone(
         (BLOBS[:0], None, "Found array with 0 sample"),
         (BLOBS, np.ones(3), "sample_weight.shape"),
         (BLOBS, -np.ones(150), "sample_weight of BregmanMixture must be numbers of at least zero"),
-        (BLOBS, np.arange(150) < 2, "n_components of BregmanMixture must be at most 2, as X has 2 samples"),
+        (BLOBS, np.arange(150) < 2, "n_components of BregmanMixture must be at most .* n_samples=2"),
         (BLOBS, np.full(150, np.nan), "NaN"),
     ],
 )

@@ -11,7 +11,7 @@ from scipy import stats
 
 from askew import metrics
 
-CLUSTERING = (metrics.purity, metrics.rand, metrics.adjusted_rand, metrics.nmi)
+CLUSTERING = (metrics.purity, metrics.rand)
 REGRESSION = (metrics.mae, metrics.r2, metrics.spearman)
 
 
@@ -19,18 +19,7 @@ def test_known_clusterings() -> None:
     true, predicted = [0, 0, 0, 1, 1, 1], [0, 0, 1, 1, 2, 2]
     assert metrics.purity(true, predicted) == pytest.approx(5 / 6)
     assert metrics.rand(true, predicted) == pytest.approx(10 / 15)
-    # 2 pairs are together in both, of 6 and 3; by chance 6 * 3 / 15.
-    assert metrics.adjusted_rand(true, predicted) == pytest.approx((2 - 6 / 5) / (4.5 - 6 / 5))
-    information = np.log(2) - np.log(2) / 3
-    assert metrics.nmi(true, predicted) == pytest.approx(information / ((np.log(2) + np.log(3)) / 2))
     assert metrics.purity(predicted, true) == pytest.approx(4 / 6)  # not symmetric
-
-
-def test_chance_is_told_by_the_adjusted_index_alone() -> None:
-    rng = np.random.default_rng(0)
-    true, predicted = rng.integers(0, 10, (2, 2000))
-    assert metrics.rand(true, predicted) > 0.8
-    assert abs(metrics.adjusted_rand(true, predicted)) < 0.01
 
 
 @pytest.mark.parametrize("score", CLUSTERING)

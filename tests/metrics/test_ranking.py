@@ -77,13 +77,13 @@ def test_known_values() -> None:
     arguments = ([[0.1, 0.2, 0.3, 0.4]], [1], [1, 0, 1, 0])
     assert metrics.mean_average_precision(*arguments) == pytest.approx((1 + 2 / 3) / 2)
     assert metrics.auc(*arguments) == 0.75
-    assert metrics.map_at_k(*arguments, k=2) == 0.5
-    assert metrics.map_at_k(*arguments, k=3) == pytest.approx((1 + 2 / 3) / 2)
-    assert metrics.recall_at_k(*arguments, k=1) == 1
-    assert metrics.precision_at_1(*arguments) == 1
+    assert metrics.ranking(*arguments, k=2)["map@2"] == 0.5
+    assert metrics.ranking(*arguments, k=3)["map@3"] == pytest.approx((1 + 2 / 3) / 2)
+    assert metrics.ranking(*arguments, k=1)["recall@1"] == 1
+    assert metrics.ranking(*arguments)["precision@1"] == 1
     far = ([[0.4, 0.2, 0.3, 0.1]], [1], [1, 0, 0, 0])
-    assert [metrics.recall_at_k(*far, k=k) for k in (1, 3, 4, 99)] == [0, 0, 1, 1]
-    assert metrics.recall_at_k([[0, 0, 0, 0]], *far[1:], k=3) == pytest.approx(0.75)
+    assert [metrics.ranking(*far, k=k)[f"recall@{k}"] for k in (1, 3, 4, 99)] == [0, 0, 1, 1]
+    assert metrics.ranking([[0, 0, 0, 0]], *far[1:], k=3)["recall@3"] == pytest.approx(0.75)
 
 
 def test_one_function_each_and_all_at_once_agree() -> None:
@@ -91,18 +91,12 @@ def test_one_function_each_and_all_at_once_agree() -> None:
     matrix = rng.integers(0, 9, (30, 40)) / 4
     queries, items = rng.integers(0, 4, 30), rng.integers(0, 4, 40)
     together = metrics.ranking(matrix, queries, items, k=3)
-    assert together == {
-        "map": metrics.mean_average_precision(matrix, queries, items),
-        "auc": metrics.auc(matrix, queries, items),
-        "map@3": metrics.map_at_k(matrix, queries, items, k=3),
-        "recall@3": metrics.recall_at_k(matrix, queries, items, k=3),
-        "precision@1": metrics.precision_at_1(matrix, queries, items),
-    }
+    assert together["map"] == metrics.mean_average_precision(matrix, queries, items)
+    assert together["auc"] == metrics.auc(matrix, queries, items)
     assert tuple(together) == NAMES
     assert all(type(value) is float for value in together.values())
-    assert metrics.precision_at_1(matrix, queries, items) == pytest.approx(
-        metrics.recall_at_k(matrix, queries, items, k=1)
-    )
+    first = metrics.ranking(matrix, queries, items, k=1)
+    assert first["precision@1"] == pytest.approx(first["recall@1"])
 
 
 def test_large_groups_of_ties_keep_their_digits() -> None:
@@ -114,7 +108,8 @@ def test_large_groups_of_ties_keep_their_digits() -> None:
     assert found == pytest.approx(expected, rel=1e-12)
     k = 7
     none = math.prod((n - r - i) / (n - i) for i in range(k))
-    assert metrics.recall_at_k(np.zeros((1, n)), [1], np.arange(n) < r, k=k) == pytest.approx(1 - none, rel=1e-8)
+    together = metrics.ranking(np.zeros((1, n)), [1], np.arange(n) < r, k=k)
+    assert together["recall@7"] == pytest.approx(1 - none, rel=1e-8)
 
 
 def test_late_places_keep_their_digits() -> None:

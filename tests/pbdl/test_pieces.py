@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import torch
 
-from askew.pbdl.pieces import Pieces, check_labels, check_rows, check_values, folds_of, spread, stratified
+from askew.pbdl.pieces import Pieces, check_labels, check_rows, folds_of, spread, stratified
 
 
 def random_pieces(count: int = 12, dim: int = 3) -> Pieces:
@@ -97,8 +97,6 @@ def test_bad_arrays_are_named() -> None:
         check_rows([[1.0, float("nan")]], "x", "f")
     with pytest.raises(TypeError, match="must be an array of numbers"):
         check_rows([["red"]], "x", "f")
-    with pytest.raises(ValueError, match=r"targets of f must be of shape \(3,\), one for each row\. Got \(2,\)"):
-        check_values([1.0, 2.0], "targets", "f", 3)
     with pytest.raises(ValueError, match=r"at least two classes\. Got 1 class instead"):
         check_labels([1, 1, 1], "f", 3)
     with pytest.raises(ValueError, match=r"labels of f must be finite\. Got labels\[1\] = nan"):

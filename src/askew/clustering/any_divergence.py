@@ -14,7 +14,8 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from askew.clustering.lloyd import kmeans
-from askew.clustering.seeding import start_centres
+from askew.clustering.seeding import init_centroids
+from askew.clustering.view import AffineView
 from askew.divergences import Divergence, Euclidean, split_encoder
 from askew.encoders import encode
 
@@ -85,12 +86,11 @@ def cluster_by_means(points: Tensor, centroids: Tensor, divergence: Divergence) 
     return labels, float(divergence.pairwise(points, centroids).min(1).values.double().sum())
 
 
-def cluster_means(points: Tensor, labels: Tensor, k: int, empty: Tensor | None = None) -> Tensor:
+def cluster_means(points: Tensor, labels: Tensor, k: int, empty: Tensor) -> Tensor:
     """Return the mean of each cluster, ``(k, dim)``; for one without points, that of ``empty``."""
     sums = points.new_zeros(k, points.shape[1]).index_add(0, labels, points)
     counts = torch.bincount(labels, minlength=k).to(points.dtype)[:, None]
-    means = sums / counts.clamp(min=1)
-    return means if empty is None else torch.where(counts > 0, means, empty)
+    return torch.where(counts > 0, sums / counts.clamp(min=1), empty)
 
 
 def _fill(points: Tensor, values: Tensor, labels: Tensor, k: int, divergence: Divergence) -> Tensor:
@@ -107,10 +107,10 @@ def _fill(points: Tensor, values: Tensor, labels: Tensor, k: int, divergence: Di
 
 
 def _start(points: Tensor, k: int, divergence: Divergence, start: str, random: np.random.RandomState) -> Tensor:
-    """Return first centroids by :func:`start_centres`, or its analogue for other divergences."""
+    """Return first centroids by :func:`init_centroids`, or its analogue for other divergences."""
     n, bregman = len(points), divergence.as_bregman()
     if bregman is not None:
-        return start_centres(points, k, bregman, start, random)
+        return init_centroids(AffineView(points, bregman), k, start, random, None)
     if start == "random-partition":
         labels = torch.from_numpy(random.randint(k, size=n))
         return cluster_means(points, labels, k, points[torch.from_numpy(random.choice(n, k, replace=False))])

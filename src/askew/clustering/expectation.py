@@ -11,10 +11,7 @@ from torch import Tensor
 
 from askew import checks
 from askew._parallel import slices
-from askew.clustering.lloyd import check_points_and_weights
-from askew.clustering.volume import curved_directions
 from askew.divergences import AffineForm, Bregman, Planes
-from askew.potentials.inverse import widened
 
 # Numbers in a block of points with their responsibilities, which stays in the cache.
 BLOCK_ELEMENTS = 1 << 18
@@ -22,34 +19,66 @@ BLOCK_ELEMENTS = 1 << 18
 TEMPERATURE_UNITS = 16.0
 
 
-class SoftClustering(NamedTuple):
-    """A mixture of Bregman balls and how well it fits."""
+class Mixture(NamedTuple):
+    """A mixture of Bregman balls: sum_j share_j exp(-D(x, centre_j) / T), up to a factor that depends on x and T."""
 
-    labels: Tensor  # the most probable component of each point, (n,)
-    centres: Tensor  # the means of the components, (k, dim)
+    divergence: Bregman
+    centres: Tensor  # (k, dim)
     shares: Tensor  # the weights of the components, which sum to one, (k,)
-    temperature: float  # the T of exp(-D / T)
-    bound: float  # the mean log-likelihood of a point, without its volume, on which no parameter depends
-    bounds: tuple[float, ...]  # the same before the first step and after each step; up to rounding it never falls
-    n_iter: int
+    temperature: float
+
+    @torch.no_grad()
+    def most_probable(self, points: Tensor) -> Tensor:
+        """Return the most probable component of each point, ``(n, dim) -> (n,)``."""
+        return torch.cat([block.argmax(1) for block in self._logits(points)])
+
+    @torch.no_grad()
+    def responsibilities(self, points: Tensor) -> Tensor:
+        """Return the probability of each component at each point, ``(n, dim) -> (n, k)``."""
+        return torch.cat([block.softmax(1) for block in self._logits(points)])
+
+    @torch.no_grad()
+    def log_densities(self, points: Tensor, dimension: int) -> Tensor:
+        """Return the log-density of each point without its volume, ``(n, dim) -> (n,)``; in float64."""
+        levels = torch.cat([_softmax(block)[1] for block in self._logits(points)])
+        constant = dimension / 2 * math.log(2 * math.pi * self.temperature)
+        return levels - _base(points, self._form()).double() / self.temperature - constant
+
+    def _form(self) -> AffineForm:
+        """Return the affine form as seen from the mean of the mixture."""
+        shares, centres = self.shares.double(), self.centres.double()
+        return self.divergence.affine((shares @ centres / shares.sum()).to(self.centres.dtype)[None])
+
+    def _logits(self, points: Tensor) -> Iterator[Tensor]:
+        """Yield log(share) - D(x, centre) / T, up to a number for each point, in blocks ``(rows, k)``."""
+        form = self._form()
+        self.divergence.potential.check_domain(points, form.centre)
+        offsets, slopes = _scaled(_affine_centres(self.centres, form)[1], self.shares.double(), self.temperature)
+        for rows in _blocks(points, len(self.centres)):
+            yield torch.addmm(offsets, points[rows] - form.centre, slopes.mT)
+
+
+class SoftClustering(NamedTuple):
+    """A fitted mixture and how it was found."""
+
+    mixture: Mixture
+    bounds: list[float]  # the mean log-likelihood without volume, before the first step and after each step
     converged: bool  # whether the last step raised the bound by at most tol
 
 
 @torch.no_grad()
 def soft_clusters(
     points: Tensor,
-    centres: Tensor,
-    divergence: Bregman,
+    start: Mixture,
+    dimension: int,
     weights: Tensor | None = None,
     *,
-    shares: Tensor | None = None,
-    temperature: float | None = None,
-    dimension: int | None = None,
+    estimate: bool = True,
     max_iter: int = 100,
     tol: float = 1e-3,
-    report: Callable[[int, float], None] | None = None,
+    report: Callable[[int, float], object] = lambda step, bound: None,
 ) -> SoftClustering:
-    r"""Fit a mixture of Bregman balls to points by expectation-maximisation, from given centres.
+    r"""Fit a mixture of Bregman balls to checked points by expectation-maximisation.
 
     .. math:: p(x) = \sum_j \pi_j \, (2 \pi T)^{-d/2} \, |\nabla^2 \phi(x)|^{1/2} \, e^{-D(x, \mu_j) / T}
 
@@ -61,15 +90,13 @@ def soft_clusters(
     Parameters
     ----------
     points, weights
-        ``(n, dim)``, inside the domain of the divergence; their weights, ``(n,)``.
-    centres, shares
-        First centres, ``(k, dim)``, and weights of the components, ``(k,)``, equal by default.
-    divergence
-        A Bregman divergence; copied if it has another dtype than the points.
-    temperature
-        T, kept fixed; None estimates it.
+        ``(n, dim)``, in the dtype of the divergence; their weights, ``(n,)``.
+    start
+        The first mixture. Its temperature counts only if it is not to be estimated.
     dimension
-        The d of the formula, if known: the number of :func:`~askew.clustering.volume.curved_directions`.
+        The d of the formula, the number of :func:`~askew.clustering.volume.curved_directions`.
+    estimate
+        Whether to estimate the temperature.
     max_iter, tol
         Stop after so many steps, or when a step raises the bound by no more than ``tol``.
     report
@@ -79,85 +106,48 @@ def soft_clusters(
     --------
     >>> from askew.potentials import Quadratic
     >>> points = torch.tensor([[0.0], [1.0], [10.0], [11.0]])
-    >>> mixture = soft_clusters(points, points[[0, 3]], Bregman(Quadratic(1)))
-    >>> mixture.centres.flatten(), mixture.labels, round(mixture.temperature, 3)  # twice the variance, which is 1/4
-    (tensor([ 0.5000, 10.5000]), tensor([0, 0, 1, 1]), 0.5)
+    >>> start = Mixture(Bregman(Quadratic(1)), points[[0, 3]], torch.tensor([0.5, 0.5]), 1.0)
+    >>> mixture = soft_clusters(points, start, 1).mixture
+    >>> mixture.centres.flatten(), round(mixture.temperature, 3)  # twice the variance, which is 1/4
+    (tensor([ 0.5000, 10.5000]), 0.5)
     """
-    centres = _check(points, centres, divergence, weights, tol)
-    checks.check_size(max_iter, "max_iter of soft_clusters")
-    divergence = in_dtype(divergence, points.dtype)
+    divergence, centres, shares, t = start
+    shares = shares.double() / shares.double().sum()
     # Of mean one, so that small weights do not vanish in single precision.
     weights = torch.ones(points.shape[0]) if weights is None else weights.double() / weights.double().mean()
     weights = weights.to(points)
-    shares = _check_shares(shares, centres)
     # Every divergence is taken relative to the one to the mean, which is computed once.
     total = float(weights.sum(dtype=torch.float64))
     form = divergence.affine(_mean(points, weights, total, divergence))
     base = _base(points, form)
     spread = float(weights.double() @ base.double()) / total
-    d = max(1, curved_directions(points, divergence.potential).shape[1] if dimension is None else dimension)
+    d = max(1, dimension)
     centres, planes = _affine_centres(centres, form)
     numbers = torch.finfo(points.dtype)
     coldest = max(TEMPERATURE_UNITS * numbers.eps * 2 / d * spread, math.sqrt(numbers.tiny))
-    if temperature is None:
+    if estimate:
         t = max(coldest, 2 / d * _mean_nearest(points, weights, base, form, planes))
-    else:
-        t = checks.check_positive(temperature, "temperature of soft_clusters")
     bounds: list[float] = []
     while True:
         bound, masses, moments = _sums(points, weights, base, form, planes, shares, t)
         bound = bound / total - d / 2 * math.log(2 * math.pi * t)
         if not math.isfinite(bound):
             hint = "Bring the features to a scale of about one, or raise the temperature."
-            raise ValueError(checks.message("divergences of soft_clusters", "finite", f"a bound of {bound}", hint))
+            raise ValueError(checks.message("divergences of a mixture", "finite", f"a bound of {bound}", hint))
         converged = bool(bounds) and bound - bounds[-1] <= tol
         bounds.append(bound)
         if converged or len(bounds) > max_iter:
             break
-        if report is not None:
-            report(len(bounds), bound)
+        report(len(bounds), bound)
         shares = masses / total
         # A smaller mass is a sum of numbers that have lost their digits.
         alive = masses > numbers.tiny / numbers.eps
         means = moments / torch.where(alive, masses, 1.0)[:, None]
         centres, planes = _affine_centres(torch.where(alive[:, None], means.to(points.dtype), centres), form)
-        if temperature is None:
+        if estimate:
             # The mean divergence to the mean is that within components plus that of their centres.
             t = max(coldest, 2 / d * (spread - float(shares @ planes.base.double())))
-    shares = shares.to(points.dtype)
-    labels = most_probable(points, centres, divergence, shares, t)
-    return SoftClustering(labels, centres, shares, t, bounds[-1], tuple(bounds), len(bounds) - 1, converged)
-
-
-def in_dtype(divergence: Bregman, dtype: torch.dtype) -> Bregman:
-    """Return a Bregman divergence whose numbers have this dtype: itself or a copy."""
-    potential = widened(divergence.potential, dtype)
-    return divergence if potential is divergence.potential else Bregman(potential, divergence.pairwise_rtol)
-
-
-@torch.no_grad()
-def most_probable(points: Tensor, centres: Tensor, divergence: Bregman, shares: Tensor, temperature: float) -> Tensor:
-    """Return the most probable component of each point, ``(n, dim) -> (n,)``."""
-    return torch.cat([block.argmax(1) for block in _logits(points, divergence, centres, shares, temperature)])
-
-
-@torch.no_grad()
-def responsibilities(
-    points: Tensor, centres: Tensor, divergence: Bregman, shares: Tensor, temperature: float
-) -> Tensor:
-    """Return the probability of each component at each point, ``(n, dim) -> (n, k)``."""
-    blocks = [block.softmax(1) for block in _logits(points, divergence, centres, shares, temperature)]
-    return torch.cat(blocks).to(points.dtype)
-
-
-@torch.no_grad()
-def log_densities(
-    points: Tensor, centres: Tensor, divergence: Bregman, shares: Tensor, temperature: float, dimension: int
-) -> Tensor:
-    """Return the log-density of each point without its volume, ``(n, dim) -> (n,)``; in float64."""
-    blocks = [_softmax(block)[1] for block in _logits(points, divergence, centres, shares, temperature)]
-    base = _base(points, divergence.affine(_mixture_mean(centres, shares))).double()
-    return torch.cat(blocks) - base / temperature - dimension / 2 * math.log(2 * math.pi * temperature)
+    return SoftClustering(Mixture(divergence, centres, shares.to(points.dtype), t), bounds, converged)
 
 
 # ---------------------------------------------------------------------- one pass over the points
@@ -210,17 +200,6 @@ def _softmax(logits: Tensor) -> tuple[Tensor, Tensor]:
     return parts, logits.amax(1).double() - parts.amax(1).double().log()
 
 
-def _logits(
-    points: Tensor, divergence: Bregman, centres: Tensor, shares: Tensor, temperature: float
-) -> Iterator[Tensor]:
-    """Yield log(share) - D(x, mu) / T, up to a number for each point, in blocks ``(rows, k)``."""
-    form = divergence.affine(_mixture_mean(centres, shares))
-    divergence.potential.check_domain(points, form.centre)
-    offsets, slopes = _scaled(_affine_centres(centres, form)[1], shares.double(), temperature)
-    for rows in _blocks(points, len(centres)):
-        yield torch.addmm(offsets, points[rows] - form.centre, slopes.mT)
-
-
 def _base(points: Tensor, form: AffineForm) -> Tensor:
     return torch.cat([form.base(points[rows]) for rows in _blocks(points, 0)])
 
@@ -246,33 +225,3 @@ def _mean(points: Tensor, weights: Tensor, total: float, divergence: Bregman) ->
         got = f"{float(mean[0, feature]):g} in all of them"
         raise ValueError(checks.message(f"feature {feature} of the points", must, got, "Drop this feature."))
     return mean
-
-
-def _mixture_mean(centres: Tensor, shares: Tensor) -> Tensor:
-    return (shares.double() @ centres.double() / shares.double().sum()).to(centres.dtype)[None]
-
-
-def _check_shares(shares: Tensor | None, centres: Tensor) -> Tensor:
-    """Return weights of components in float64 that sum to one."""
-    k = centres.shape[0]
-    if shares is None:
-        return torch.full((k,), 1 / k, dtype=torch.float64, device=centres.device)
-    if shares.shape != (k,) or not bool((shares >= 0).all()) or abs(float(shares.sum()) - 1) > checks.SUM_TOLERANCE:
-        must = f"{k} numbers of at least zero that sum to one, as there are {k} centres"
-        raise ValueError(checks.message("shares of soft_clusters", must, shares.tolist()))
-    return shares.double() / shares.double().sum()
-
-
-def _check(points: Tensor, centres: object, divergence: Bregman, weights: Tensor | None, tol: float) -> Tensor:
-    """Return the centres in the dtype of the points if all arguments are valid."""
-    owner = "soft_clusters"
-    check_points_and_weights(points, divergence, weights, False, owner)
-    checked = checks.check_points(centres, divergence.dim, "centres", owner)
-    if checked.ndim != 2 or checked.shape[0] == 0:
-        must = f"of shape (k, {divergence.dim}) with k > 0"
-        raise ValueError(checks.message(f"centres of {owner}", must, tuple(checked.shape)))
-    checks.check_finite(checked, "centres", owner)
-    divergence.domain.check(checked, "centres", owner, boundary=True)
-    if isinstance(tol, bool) or not isinstance(tol, (int, float)) or not tol >= 0:
-        raise ValueError(checks.message(f"tol of {owner}", "a number of at least zero", repr(tol)))
-    return checked.to(points.dtype)

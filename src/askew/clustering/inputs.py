@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from numbers import Real
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import torch
@@ -13,7 +13,8 @@ from sklearn.utils.validation import _check_sample_weight
 from torch import Tensor, nn
 
 from askew import checks
-from askew.clustering.view import Weights, check_inside
+from askew.clustering.seeding import init_centroids
+from askew.clustering.view import AffineView, Weights, check_inside
 from askew.divergences import CATALOGUE, Bregman, Divergence, split_encoder
 from askew.encoders import as_floats, as_points, encode, for_numpy
 
@@ -21,23 +22,16 @@ from askew.encoders import as_floats, as_points, encode, for_numpy
 WEIGHTS = "numbers of at least zero, and not all zero"
 
 
-class Input(NamedTuple):
-    """A table and how it is compared."""
-
-    table: NDArray[Any]
-    encoder: nn.Module | None
-    divergence: Bregman
-    embeddings: Tensor
-
-
-def convert(X: ArrayLike, divergence: object, owner: str, dual: bool = False, progress: bool | None = None) -> Input:
+def convert(
+    X: ArrayLike, divergence: object, owner: str, dual: bool = False, progress: bool | None = None
+) -> tuple[NDArray[Any], nn.Module | None, Bregman, Tensor]:
     """Return the table of X, the encoder and the Bregman divergence of what was given as divergence, and embeddings."""
     # An encoder takes batches of any shape; the number of features matters only for a name, which has no encoder.
     encoded = not isinstance(divergence, str) and split_encoder(divergence, 1, owner).encoder is not None
     table = as_table(X, encoded, owner)
     encoder, inner = split_encoder(divergence, table.shape[1], owner)
     bregman = to_bregman(inner, owner)
-    return Input(table, encoder, bregman, embed(table, encoder, bregman, owner, dual=dual, progress=progress))
+    return table, encoder, bregman, embed(table, encoder, bregman, owner, dual=dual, progress=progress)
 
 
 def to_bregman(divergence: Divergence, owner: str) -> Bregman:
@@ -84,8 +78,8 @@ def as_table(X: ArrayLike, encoded: bool, owner: str, name: str = "X", finite: b
     except ValueError as error:
         if "inhomogeneous" not in str(error):
             raise
-        must, got = "a table of numbers", "rows of different lengths"
-        raise ValueError(checks.message(f"{name} of {owner}", must, got)) from None
+        got = "rows of different lengths"
+        raise ValueError(checks.message(f"{name} of {owner}", "a table of numbers", got)) from None
     return array
 
 
@@ -108,6 +102,25 @@ def embed(
         raise ValueError(checks.message(f"{name} of {owner}", must, tuple(embeddings.shape)))
     check_inside(embeddings, divergence, dual, name, owner)
     return embeddings
+
+
+def first_centroids(
+    init: Any,
+    view: AffineView,
+    k: int,
+    encoder: nn.Module | None,
+    random: np.random.RandomState,
+    weights: Weights | None,
+    owner: str,
+) -> Tensor:
+    """Return the centroids that a seeding finds, or those that are given as points, ``(k, dim)``."""
+    if isinstance(init, str):
+        return init_centroids(view, k, init, random, weights)
+    table = as_table(init, encoder is not None, owner, "init")
+    centroids = embed(table, encoder, view.divergence, owner, "init").to(view.dtype)
+    if len(centroids) != k:
+        raise ValueError(checks.message(f"init of {owner}", f"{k} centres", len(centroids)))
+    return view.inside(centroids)
 
 
 def checked_weights(sample_weight: ArrayLike | None, array: NDArray[Any], owner: str) -> Weights | None:

@@ -23,15 +23,13 @@ from askew._progress import progress_bar
 from askew.clustering import inputs
 from askew.clustering.lloyd import Clustering, lloyd, nearest, total
 from askew.clustering.minibatch import batch_step, minibatch, reassign
-from askew.clustering.seeding import SEEDINGS, init_centroids
-from askew.clustering.view import AffineView, Weights, check_inside, mean_row
+from askew.clustering.seeding import SEEDINGS
+from askew.clustering.view import AffineView, Weights, mean_row
 from askew.divergences import Bregman, split_encoder
-from askew.encoders import as_points, encode, for_numpy
+from askew.encoders import for_numpy
 
 # Default number of random starts; the other seedings need one.
 RANDOM_RUNS = 10
-# Seedings of Dask data. One point after the other would take as many passes as clusters: both are k-means||.
-DASK_SEEDINGS = ("k-means++", "k-means||")
 # Entries of a block of the matrix of divergences.
 BLOCK_ENTRIES = 1 << 20
 # Bytes of a batch from which on freed memory is given back after it; that then costs little.
@@ -57,10 +55,9 @@ class BregmanKMeans(ClassNamePrefixFeaturesOutMixin, TransformerMixin, ClusterMi
         :class:`askew.Embedded`), or a fitted learner. Its weights are shared, not copied. Pipelines and grid searches
         clone their parameters: pass ``learner.model_`` there, as the clone of a learner is not fitted.
     init
-        ``"k-means++"``, ``"k-means||"``, ``"random-points"`` (or ``"random"``), ``"random-partition"``
-        (:func:`askew.clustering.start_centres`); centres as an array of shape ``(n_clusters, dim)``; or a function of
-        X, ``n_clusters`` and ``random_state`` that returns them. Given centres are points like those of X: if there is
-        an encoder, they go through it.
+        ``"k-means++"``, ``"random-points"`` (or ``"random"``), ``"random-partition"``; centres as an array of shape
+        ``(n_clusters, dim)``; or a function of X, ``n_clusters`` and ``random_state`` that returns them. Given centres
+        are points like those of X: if there is an encoder, they go through it.
     n_init
         Number of starts; the one with the lowest objective is kept. ``"auto"`` means 10 if ``init`` is random or a
         function, else 1.
@@ -68,7 +65,7 @@ class BregmanKMeans(ClassNamePrefixFeaturesOutMixin, TransformerMixin, ClusterMi
         Largest number of iterations of each start.
     tol
         Stop when the sum of the squared distances that the centres move is at most this times the mean variance of the
-        features (of the embeddings, behind an encoder).
+        features (of the embeddings, behind an encoder). Mini-batches stop when their objective does not fall any more.
     random_state
         A seed makes the result reproducible.
     batch_size
@@ -146,7 +143,7 @@ class BregmanKMeans(ClassNamePrefixFeaturesOutMixin, TransformerMixin, ClusterMi
         X
             ``(n, dim)``, or any batch that the encoder takes, with n first; integers, such as tokens, reach it as they
             are. A Dask array or data frame is clustered block by block where its blocks are; ``labels_`` is then a Dask
-            array, and the seeding is k-means||.
+            array, and ``"k-means++"`` samples many points at a time (k-means||).
         y
             Ignored.
         sample_weight
@@ -166,19 +163,23 @@ class BregmanKMeans(ClassNamePrefixFeaturesOutMixin, TransformerMixin, ClusterMi
         with progress_bar(self.progress, runs * self.max_iter, "k-means") as move:
 
             def run(number: int) -> tuple[Clustering, Weights | None]:
+                centroids = self._start(view, X, encoder, random, weights)
+
                 def moved(iteration: int) -> None:
                     move(number * self.max_iter + iteration)
 
-                centroids = self._start(view, X, encoder, random, weights)
                 if self.batch_size is None:
                     return lloyd(view, centroids, weights, self.max_iter, tol, moved), None
-                return minibatch(view, centroids, weights, self.batch_size, random, self.max_iter, tol, moved)
+                return minibatch(view, centroids, weights, self.batch_size, random, self.max_iter, moved)
 
             result, counts = min(map(run, range(runs)), key=lambda run: run[0].inertia)
         labels = result.labels.numpy()
         if counts is None:
             counts = np.bincount(labels, weights, self.n_clusters).astype(np.float64)
-        self._warn_of_few(labels)
+        used = len(np.unique(labels))
+        if used < self.n_clusters:
+            text = f"{used} clusters have points, fewer than n_clusters={self.n_clusters}. X may have equal rows."
+            warnings.warn(text, ConvergenceWarning, stacklevel=3)
         validate_data(self, X, skip_check_array=True)  # number and names of features
         self._keep(view, encoder, result.centres, result.inertia, counts, result.n_iter)
         self.labels_ = labels
@@ -195,43 +196,29 @@ class BregmanKMeans(ClassNamePrefixFeaturesOutMixin, TransformerMixin, ClusterMi
         owner = type(self).__name__
         X = for_numpy(X, f"X of {owner}")
         first = not hasattr(self, "cluster_centers_")
-        if first:
-            table, encoder, divergence, points = inputs.convert(X, self.divergence, owner, self.dual, self.progress)
-        else:
-            table, points = self._convert_again(X)
-            encoder = self.encoder_
-        weights = inputs.checked_weights(sample_weight, table, owner)
         random: np.random.RandomState = getattr(self, "_random", None) or check_random_state(self.random_state)
         if first:
+            table, encoder, divergence, points = inputs.convert(X, self.divergence, owner, self.dual, self.progress)
+            weights = inputs.checked_weights(sample_weight, table, owner)
             self._check_count(len(points))
             view = AffineView(points, divergence, weights, self.dual)
             centroids = self._start(view, X, encoder, random, weights)
-            counts, steps = np.zeros(self.n_clusters), 0
+            result = batch_step(view, centroids, np.zeros(self.n_clusters), weights)
         else:
-            view, centroids = self._view(points), self._centroids(points)
-            counts, steps = self.counts_, self.n_iter_
-        result = batch_step(view, centroids, counts, weights)
-        if not first:
-            result = reassign(view, result, random)
+            view, centroids, weights = self._seen(X, sample_weight)
+            encoder = self.encoder_
+            result = reassign(view, batch_step(view, centroids, self.counts_, weights), random)
         labels = nearest(view, result.centroids)
         inertia = total(view.divergences_to(result.centroids, labels), weights)
         if first:
             validate_data(self, X, skip_check_array=True)  # number and names of features
+        steps = 0 if first else self.n_iter_
         self._keep(view, encoder, result.centroids, inertia, result.counts, steps + 1)
         self.labels_, self._random = labels, random
-        if points.nbytes > LARGE_BATCH:  # a stream of batches should take the memory of one
-            del view, points, table
+        if view.points.nbytes > LARGE_BATCH:  # a stream of batches should take the memory of one
+            del view
             release_memory()
         return self
-
-    def fit_transform(self, X: ArrayLike, y: object = None, sample_weight: ArrayLike | None = None) -> NDArray[Any]:
-        """Cluster points and return their divergences to the centres, as ``fit(X).transform(X)``."""
-        return self.fit(X, sample_weight=sample_weight).transform(X)
-
-    def fit_predict(self, X: ArrayLike, y: object = None, sample_weight: ArrayLike | None = None) -> NDArray[np.int32]:
-        """Cluster points and return the cluster of each, ``(n,)``."""
-        labels: NDArray[np.int32] = self.fit(X, sample_weight=sample_weight).labels_
-        return labels
 
     # ------------------------------------------------------------------ after fit
 
@@ -241,36 +228,32 @@ class BregmanKMeans(ClassNamePrefixFeaturesOutMixin, TransformerMixin, ClusterMi
         if checks.is_lazy(X):
             labels: NDArray[np.int32] = self._map_rows(X, "predict", np.int32)
             return labels
-        _, points = self._convert_again(X)
-        return nearest(self._view(points), self._centroids(points))
+        view, centroids, _ = self._seen(X)
+        return nearest(view, centroids)
 
     @torch.no_grad()
     def transform(self, X: ArrayLike) -> NDArray[Any]:
         """Return the divergence of each point to each centre (or, dual, from each centre), ``(n, n_clusters)``."""
         if checks.is_lazy(X):
-            values: NDArray[Any] = self._map_rows(X, "transform", None, self.n_clusters)
+            values: NDArray[Any] = self._map_rows(X, "transform", self.cluster_centers_.dtype, (self.n_clusters,))
             return values
-        _, points = self._convert_again(X)
-        centroids = self._centroids(points)
-        like = Bregman(self._view(points).potential, self.divergence_.pairwise_rtol)
-        result = points.new_empty(len(points), len(centroids))
-        for part in slices(len(points), max(1, BLOCK_ENTRIES // len(centroids))):
-            block = points[part]
+        view, centroids, _ = self._seen(X)
+        like = Bregman(view.potential, self.divergence_.pairwise_rtol)
+        result = view.points.new_empty(len(view.points), len(centroids))
+        for part in slices(len(result), max(1, BLOCK_ENTRIES // len(centroids))):
+            block = view.points[part]
             result[part] = like.pairwise(centroids, block).T if self.dual else like.pairwise(block, centroids)
         return result.numpy()
 
     @torch.no_grad()
     def score(self, X: ArrayLike, y: object = None, sample_weight: ArrayLike | None = None) -> float:
         """Return minus the objective of points: the larger, the nearer they are to their centres."""
-        owner = type(self).__name__
         if checks.is_lazy(X):
             dask, centre = self._dask_after_fit(X), torch.from_numpy(self._middle)
-            context = dask.BlockContext(self.encoder_, self.divergence_, self.dual, owner, centre)
-            blocks = dask.Blocks(X, sample_weight, owner)
-            return -float(dask.objective(blocks, context, torch.from_numpy(self.cluster_centers_)))
-        table, points = self._convert_again(X)
-        weights = inputs.checked_weights(sample_weight, table, owner)
-        view, centroids = self._view(points), self._centroids(points)
+            context = dask.BlockContext(self.encoder_, self.divergence_, self.dual, type(self).__name__, centre)
+            blocks = dask.Blocks(X, sample_weight, context)
+            return -float(dask.objective(blocks, torch.from_numpy(self.cluster_centers_)).value)
+        view, centroids, weights = self._seen(X, sample_weight)
         return -total(view.divergences_to(centroids, nearest(view, centroids)), weights)
 
     # ------------------------------------------------------------------ Dask
@@ -282,26 +265,26 @@ class BregmanKMeans(ClassNamePrefixFeaturesOutMixin, TransformerMixin, ClusterMi
         if self.batch_size is not None:
             raise ValueError(checks.message(f"batch_size of {owner}", "None for dask's data", self.batch_size))
         if isinstance(self.init, str):
-            checks.check_name(self.init, DASK_SEEDINGS, f"init of {owner} of dask's data")
-        blocks = dask.Blocks(X, sample_weight, owner)
-        encoder, divergence = split_encoder(self.divergence, blocks.columns, owner)
+            checks.check_name(self.init, ["k-means++"], f"init of {owner} of dask's data")
+        dask.check_collection(X, f"X of {owner}")
+        encoder, divergence = split_encoder(self.divergence, int(X.shape[1]), owner)
         context = dask.BlockContext(encoder, inputs.to_bregman(divergence, owner), self.dual, owner)
-        blocks, context = blocks.embedded(context)
-        context, view, variance, count = dask.centred(blocks, context)  # the view is for what needs no points
+        blocks = dask.Blocks(X, sample_weight, context)
+        blocks.embed()
+        view, variance, count = dask.centre(blocks)
         self._check_count(count)
         random, runs = check_random_state(self.random_state), self._runs()
         with progress_bar(self.progress, runs * self.max_iter, "k-means") as move:
 
             def run(number: int) -> Any:
-                if isinstance(self.init, str):
-                    centroids = dask.init_parallel(blocks, context, self.n_clusters, random)
-                else:
-                    centroids = self._start(view, X, encoder, random, None)
+                seeded = isinstance(self.init, str)
+                k = self.n_clusters
+                start = dask.init_parallel(blocks, k, random) if seeded else self._start(view, X, encoder, random, None)
 
                 def moved(iteration: int) -> None:
                     move(number * self.max_iter + iteration)
 
-                return dask.lloyd(blocks, context, centroids, self.max_iter, self.tol * variance, moved)
+                return dask.lloyd(blocks, start, self.max_iter, self.tol * variance, moved)
 
             end, sums = min(map(run, range(runs)), key=lambda run: run[1].value)
         validate_data(self, _features(X), skip_check_array=True)  # number and names of features
@@ -318,12 +301,13 @@ class BregmanKMeans(ClassNamePrefixFeaturesOutMixin, TransformerMixin, ClusterMi
         validate_data(self, _features(X), reset=False, skip_check_array=True)
         return dask
 
-    def _map_rows(self, X: Any, method: str, dtype: Any, columns: int | None = None) -> Any:
+    def _map_rows(self, X: Any, method: str, dtype: Any, columns: tuple[int, ...] = ()) -> Any:
         """Return a Dask array of the results of a method for all rows."""
         dask = self._dask_after_fit(X)
         sent = copy.copy(self)
-        sent.__dict__.pop("labels_", None)  # they may be as large as the data
-        return dask.map_rows(X, getattr(sent, method), dtype or self.cluster_centers_.dtype, columns)
+        for name in ("labels_", "feature_names_in_"):  # as large as the data; blocks are arrays and have no names
+            sent.__dict__.pop(name, None)
+        return dask.map_rows(X, getattr(sent, method), dtype, columns)
 
     # ------------------------------------------------------------------ parameters and input
 
@@ -339,29 +323,29 @@ class BregmanKMeans(ClassNamePrefixFeaturesOutMixin, TransformerMixin, ClusterMi
         else:
             checks.check_size(self.n_init, f"n_init of {owner}")
         if isinstance(self.init, str):
-            checks.check_name(self.init, [*SEEDINGS, "random"], f"init of {owner}")
+            checks.check_name(self.init, SEEDINGS, f"init of {owner}")
 
     def _runs(self) -> int:
         """Return the number of starts."""
-        named = isinstance(self.init, str)
-        given = not named and not callable(self.init)
+        given = not isinstance(self.init, str) and not callable(self.init)
         if self.n_init == "auto":
-            return 1 if given or (named and str(self.init).startswith("k-means")) else RANDOM_RUNS
+            return 1 if given or self.init == "k-means++" else RANDOM_RUNS
         if given and self.n_init != 1:
             text = "Centres were given as init of BregmanKMeans: one start is made instead of n_init={}."
             warnings.warn(text.format(self.n_init), RuntimeWarning, stacklevel=3)
             return 1
         return int(self.n_init)
 
-    def _convert_again(self, X: ArrayLike) -> tuple[NDArray[Any], Tensor]:
-        """Return the table of new data and its embeddings."""
+    def _seen(self, X: ArrayLike, sample_weight: ArrayLike | None = None) -> tuple[AffineView, Tensor, Weights | None]:
+        """Return new points as seen in fit, from the same centre so that rounding is the same; centroids; weights."""
         check_is_fitted(self, "cluster_centers_")
-        owner = type(self).__name__
-        table = inputs.as_table(X, self.encoder_ is not None, owner)
+        owner, encoder, divergence = type(self).__name__, self.encoder_, self.divergence_
+        table = inputs.as_table(X, encoder is not None, owner)
         validate_data(self, X, reset=False, skip_check_array=True)
-        return table, inputs.embed(
-            table, self.encoder_, self.divergence_, owner, dual=self.dual, progress=self.progress
-        )
+        points = inputs.embed(table, encoder, divergence, owner, dual=self.dual, progress=self.progress)
+        weights = inputs.checked_weights(sample_weight, table, owner)
+        view = AffineView(points, divergence, None, self.dual, torch.from_numpy(self._middle))
+        return view, torch.from_numpy(self.cluster_centers_).to(points.dtype), weights
 
     def _check_count(self, count: int) -> None:
         if count < self.n_clusters:
@@ -377,18 +361,9 @@ class BregmanKMeans(ClassNamePrefixFeaturesOutMixin, TransformerMixin, ClusterMi
         weights: Weights | None,
     ) -> Tensor:
         """Return the first centroids."""
-        if isinstance(self.init, str):
-            name = "random-points" if self.init == "random" else self.init
-            return init_centroids(view, self.n_clusters, name, random, weights)
-        owner = type(self).__name__
-        given = self.init(X, self.n_clusters, random_state=random) if callable(self.init) else self.init
-        table = inputs.as_table(given, encoder is not None, owner, "init")
-        centroids = encode(encoder, as_points(table)).to(view.dtype)
-        if centroids.shape != (self.n_clusters, view.points.shape[1]):
-            must = f"{self.n_clusters} centres, as n_clusters, with as many features as X"
-            raise ValueError(checks.message(f"init of {owner}", must, f"an array of shape {table.shape}"))
-        check_inside(centroids, view.divergence, False, "init", owner)
-        return view.inside(centroids)
+        k = self.n_clusters
+        init = self.init(X, k, random_state=random) if callable(self.init) else self.init
+        return inputs.first_centroids(init, view, k, encoder, random, weights, type(self).__name__)
 
     # ------------------------------------------------------------------ fitted state
 
@@ -406,19 +381,6 @@ class BregmanKMeans(ClassNamePrefixFeaturesOutMixin, TransformerMixin, ClusterMi
         self.cluster_centers_, self.inertia_ = centroids.numpy(), inertia
         self.counts_, self.n_iter_ = counts, n_iter
         self._middle = view.centre.numpy()
-
-    def _view(self, points: Tensor) -> AffineView:
-        """Return new points as seen in fit: from the same centre, so that rounding is the same."""
-        return AffineView(points, self.divergence_, None, self.dual, torch.from_numpy(self._middle))
-
-    def _centroids(self, points: Tensor) -> Tensor:
-        return torch.from_numpy(self.cluster_centers_).to(points.dtype)
-
-    def _warn_of_few(self, labels: NDArray[np.int32]) -> None:
-        used = len(np.unique(labels))
-        if used < self.n_clusters:
-            text = f"{used} clusters have points, fewer than n_clusters={self.n_clusters}. X may have equal rows."
-            warnings.warn(text, ConvergenceWarning, stacklevel=3)
 
     @property
     def _n_features_out(self) -> int:
@@ -440,8 +402,6 @@ def _mean_variance(points: Tensor, weights: Weights | None) -> float:
     """Return the mean variance of the features, in little memory."""
     rows = points.numpy()
     mean = mean_row(rows, weights)
-    total = np.zeros_like(mean)
-    for part in slices(len(rows), 1 << 13):
-        squares = np.square(rows[part] - mean)
-        total += squares.sum(0) if weights is None else weights[part] @ squares
-    return float((total / (len(rows) if weights is None else weights.sum())).mean())
+    shares = np.ones(len(rows)) if weights is None else weights
+    total = sum(shares[part] @ np.square(rows[part] - mean) for part in slices(len(rows), 1 << 13))
+    return float(np.mean(total) / shares.sum())

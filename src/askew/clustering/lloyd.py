@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -76,7 +76,17 @@ def kmeans(
     >>> clustering.labels.tolist(), clustering.centres.flatten().tolist()
     ([0, 0, 1, 1], [1.5, 150.0])
     """
-    array = check_points_and_weights(points, divergence, weights, dual, "kmeans")
+    if not isinstance(divergence, Bregman):
+        must = "an askew.Bregman divergence"
+        raise TypeError(checks.message("divergence of kmeans", must, type(divergence).__name__))
+    checks.check_points(points, divergence.dim, "points", "kmeans")
+    if points.ndim != 2 or not len(points):
+        raise ValueError(checks.message("points of kmeans", "of shape (n, dim) with n > 0", tuple(points.shape)))
+    if points.device.type != "cpu" or points.dtype not in (torch.float32, torch.float64):
+        must, given = "float32 or float64 in main memory", f"{points.dtype} on {points.device}"
+        raise TypeError(checks.message("points of kmeans", must, given, "Take points.float().cpu()."))
+    check_inside(points, divergence, dual, "points", "kmeans")
+    array = None if weights is None else _checked_weights(weights, len(points))
     dim = points.shape[1]
     if not isinstance(centres, Tensor) or centres.ndim != 2 or centres.shape[1] != dim or not len(centres):
         got = tuple(centres.shape) if isinstance(centres, Tensor) else type(centres).__name__
@@ -92,32 +102,15 @@ def kmeans(
     return lloyd(AffineView(points.detach(), divergence, array, dual), centres, array, max_iter, tol)
 
 
-def check_points_and_weights(
-    points: Tensor, divergence: object, weights: Tensor | None, dual: bool, owner: str
-) -> Weights | None:
-    """Return the weights as float64 if points and weights can be clustered with the divergence."""
-    if not isinstance(divergence, Bregman):
-        must = "an askew.Bregman divergence"
-        raise TypeError(checks.message(f"divergence of {owner}", must, type(divergence).__name__))
-    checks.check_points(points, divergence.dim, "points", owner)
-    if points.ndim != 2 or not len(points):
-        raise ValueError(checks.message(f"points of {owner}", "of shape (n, dim) with n > 0", tuple(points.shape)))
-    if points.device.type != "cpu":
-        raise ValueError(checks.message(f"points of {owner}", "in main memory", points.device, "Take points.cpu()."))
-    if points.dtype == torch.bfloat16:
-        hint = "Take points.float()."
-        raise TypeError(checks.message(f"points of {owner}", "float32 or float64", points.dtype, hint))
-    check_inside(points, divergence, dual, "points", owner)
-    if weights is None:
-        return None
-    if not isinstance(weights, Tensor) or weights.shape != points.shape[:1]:
+def _checked_weights(weights: object, n: int) -> Weights:
+    if not isinstance(weights, Tensor) or weights.shape != (n,):
         got = tuple(weights.shape) if isinstance(weights, Tensor) else type(weights).__name__
-        raise ValueError(checks.message(f"weights of {owner}", f"a tensor of shape ({len(points)},)", got))
+        raise ValueError(checks.message("weights of kmeans", f"a tensor of shape ({n},)", got))
     array: Weights = weights.detach().to("cpu", torch.float64).numpy()
     bad = array[~(np.isfinite(array) & (array >= 0))]
     if bad.size or not array.any():
         must = "finite and not negative, and not all 0"
-        raise ValueError(checks.message(f"weights of {owner}", must, bad[0] if bad.size else "zeros"))
+        raise ValueError(checks.message("weights of kmeans", must, bad[0] if bad.size else "zeros"))
     return array
 
 
@@ -128,27 +121,25 @@ class Descent(NamedTuple):
     affine: AffineCentroids
     sums: Sums  # of the last assignment
     n_iter: int
-    settled: bool  # labels have not changed, so neither have centroids
     converged: bool
 
 
 def descend(
     view: AffineView,
     centroids: Tensor,
-    assign: Callable[[Tensor, AffineCentroids], tuple[Sums, bool]],
+    assign: Callable[[Tensor, AffineCentroids], Sums],
     max_iter: int,
     tol: float,
     moved: Callable[[int], object],
 ) -> Descent:
-    """Alternate assignment and update, wherever the points are.
+    """Alternate assignment and update, wherever the points are: ``assign`` returns the sums of the clusters.
 
-    ``assign`` returns the sums of the clusters, and whether no label has changed; ``moved`` is called after each
-    iteration.
+    ``moved`` is called after each iteration.
     """
     affine = view.affine(centroids).check_finite(view.dtype)
     lowest, strikes = np.inf, 0
     for iteration in range(1, max_iter + 1):
-        sums, settled = assign(centroids, affine)
+        sums = assign(centroids, affine)
         means = torch.from_numpy(sums.means())
         last = centroids
         centroids, affine = view.update_centroids(means, last)
@@ -160,10 +151,10 @@ def descend(
         strikes = 0 if value < lowest else strikes + 1
         lowest = min(lowest, value)
         shift = float((centroids.double() - last.double()).square().sum())
-        converged = settled or shift <= tol or strikes == STRIKES
+        converged = sums.changed == 0 or shift <= tol or strikes == STRIKES
         if converged:
             break
-    return Descent(centroids, affine, sums, iteration, settled, converged)
+    return Descent(centroids, affine, sums, iteration, converged)
 
 
 def lloyd(
@@ -178,13 +169,14 @@ def lloyd(
     labels = np.full(view.rows.shape[0], -1, np.int32)
     with Scan(view, centroids.shape[0], weights) as scan:
 
-        def assign(centroids: Tensor, affine: AffineCentroids) -> tuple[Sums, bool]:
+        def assign(centroids: Tensor, affine: AffineCentroids) -> Sums:
             sums = scan.assign_and_sum(affine, labels)
-            reseeded = _reseed(view, centroids, labels, weights, sums)
-            return sums, sums.changed == 0 and not reseeded
+            empty = int(np.count_nonzero(sums.weights == 0))
+            return reseed(sums, farthest(view, centroids, labels, weights, empty)) if empty else sums
 
         end = descend(view, centroids, assign, max_iter, tol, moved)
-        sums = end.sums if end.settled else scan.assign_and_sum(end.affine, labels)
+        # Labels that have not changed are those of the last centroids.
+        sums = scan.assign_and_sum(end.affine, labels) if end.sums.changed else end.sums
     inertia = _objective(view, end, labels, weights, sums)
     return Clustering(torch.from_numpy(labels), end.centroids, inertia, end.n_iter, end.converged)
 
@@ -217,31 +209,40 @@ def nearest(view: AffineView, centroids: Tensor) -> NDArray[np.int32]:
     return labels
 
 
-def _reseed(
-    view: AffineView, centroids: Tensor, labels: NDArray[np.int32], weights: Weights | None, sums: Sums
-) -> bool:
-    """Give each cluster without points one of the points that are farthest from their centroids; update the sums.
+class FarPoints(NamedTuple):
+    """Points that are far from their centroids."""
+
+    values: NDArray[Any]  # divergences, (m,)
+    rows: NDArray[np.float64]  # (m, dim)
+    clusters: NDArray[np.int32]
+    weights: Weights
+
+
+def farthest(
+    view: AffineView, centroids: Tensor, labels: NDArray[np.int32], weights: Weights | None, count: int
+) -> FarPoints:
+    """Return the points that are farthest from the centroids of their labels."""
+    values = view.divergences_to(centroids, labels).numpy()
+    weights = np.ones(len(values)) if weights is None else weights
+    values = np.where(weights > 0, values, 0)
+    count = min(count, len(values))
+    chosen = np.argpartition(values, -count)[: -count - 1 : -1]
+    return FarPoints(values[chosen], view.rows[chosen].astype(np.float64), labels[chosen], weights[chosen])
+
+
+def reseed(sums: Sums, far: FarPoints) -> Sums:
+    """Return the sums after each cluster without points has got one of the far points.
 
     This lowers the objective: the point becomes a centroid, and the mean of the others is better for them.
     """
-    empty = np.flatnonzero(sums.weights == 0)
-    if empty.size == 0:
-        return False
-    far = view.divergences_to(centroids, labels).numpy()
-    if weights is not None:
-        far[weights == 0] = 0
-    farthest = np.argpartition(far, -empty.size)[: -empty.size - 1 : -1]
-    reseeded = False
-    for cluster, point in zip(empty, farthest, strict=True):
-        if far[point] <= 0:  # fewer distinct points than clusters
+    rows, weights, changed = sums.rows.copy(), sums.weights.copy(), sums.changed
+    for cluster, value, row, before, weight in zip(np.flatnonzero(weights == 0), *far, strict=False):
+        if value <= 0:  # fewer distinct points than clusters
             continue
-        weight = 1.0 if weights is None else weights[point]
-        row = weight * view.rows[point].astype(np.float64)
-        before = labels[point]
-        sums.rows[before] -= row
-        sums.weights[before] -= weight
-        if sums.weights[before] <= EMPTY_SHARE * weight:
-            sums.weights[before] = 0
-        sums.rows[cluster], sums.weights[cluster] = row, weight
-        reseeded = True
-    return reseeded
+        rows[before] -= weight * row
+        weights[before] -= weight
+        if weights[before] <= EMPTY_SHARE * weight:
+            weights[before] = 0
+        rows[cluster], weights[cluster] = weight * row, weight
+        changed += 1
+    return Sums(rows, weights, changed)

@@ -54,13 +54,11 @@ def batch_step(view: AffineView, centroids: Tensor, counts: Weights, weights: We
 
 
 def reassign(
-    view: AffineView, step: BatchStep, random: np.random.RandomState, idle: NDArray[np.bool_] | None = None
+    view: AffineView, step: BatchStep, random: np.random.RandomState, idle: NDArray[np.bool_] | bool = False
 ) -> BatchStep:
     """Move centroids that have hardly any points, or are idle, to points of the batch, sampled by their divergence."""
     centroids, counts, values = step
-    small = counts < SMALL_SHARE * counts.max()
-    if idle is not None:
-        small |= idle
+    small = (counts < SMALL_SHARE * counts.max()) | idle
     # Half a batch at most: the other centroids need points as well.
     chosen = np.flatnonzero(small)
     chosen = chosen[np.argsort(counts[chosen], kind="stable")][: len(values) // 2]
@@ -80,47 +78,38 @@ def minibatch(
     batch_size: int,
     random: np.random.RandomState,
     max_iter: int,
-    tol: float,
     moved: Callable[[int], object] = lambda iteration: None,
 ) -> tuple[Clustering, Weights]:
     """Cluster points by random batches; return the clustering of all points and the counts of the centroids.
 
-    Points are sampled in proportion to their weights. It stops after ``max_iter`` times the number of points, when a
-    running mean of the squared distance that the centroids move is at most ``tol``, or when a running mean of the
-    objective has not improved for ten batches.
+    Points are sampled in proportion to their weights. It stops after ``max_iter`` times the number of points, or when a
+    running mean of the objective has not improved for ten batches.
     """
-    n, k = len(view.points), len(centroids)
+    n = len(view.points)
     size = min(batch_size, n)
     shares = np.ones(n) if weights is None else weights
     order = canonical_order(view)
-    counts, recent = np.zeros(k), np.zeros(k)
+    counts = looked_at = np.zeros(len(centroids))
     memory = min(1.0, 2 * size / (n + 1))
-    mean = shift = lowest = np.inf
-    patience = points = 0
-    converged = False
+    mean = lowest = np.inf
+    patience = 0
+    window = -(-WINDOW * len(centroids) // size)  # batches
     for step in range(1, max(1, max_iter * n // size) + 1):
         batch = view.subset(weighted_sample(shares, order, random, size))
-        last = centroids
         result = batch_step(batch, centroids, counts, None)
-        recent += result.counts - counts
-        points += size
-        if points >= WINDOW * k:
-            result = reassign(batch, result, random, recent == 0)
-            points = 0
-            recent[:] = 0
+        if step % window == 0:
+            result = reassign(batch, result, random, result.counts == looked_at)
+            looked_at = result.counts
         centroids, counts, values = result
-        distance = float((centroids.double() - last.double()).square().sum())
-        value = values.mean()
-        if step > 1:  # the first batch tells of the seeding, not of the clustering
-            mean = value if not np.isfinite(mean) else mean + memory * (value - mean)
-            shift = distance if not np.isfinite(shift) else shift + memory * (distance - shift)
-            patience = 0 if mean < lowest else patience + 1
-            lowest = min(lowest, mean)
-            converged = shift <= tol or patience >= PATIENCE
         passes = -(-step * size // n)
         moved(passes)
-        if converged:
+        if step > 1:  # the first batch tells of the seeding, not of the clustering
+            mean = values.mean() if step == 2 else mean + memory * (values.mean() - mean)
+            patience = 0 if mean < lowest else patience + 1
+            lowest = min(lowest, mean)
+        if patience == PATIENCE:
             break
     labels = nearest(view, centroids)
     inertia = total(view.divergences_to(centroids, labels), weights)
-    return Clustering(torch.from_numpy(labels), centroids, inertia, passes, converged), shares.sum() / n * counts
+    clustering = Clustering(torch.from_numpy(labels), centroids, inertia, passes, patience == PATIENCE)
+    return clustering, shares.sum() / n * counts

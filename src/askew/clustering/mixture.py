@@ -17,15 +17,15 @@ from torch import Tensor, nn
 
 from askew import checks
 from askew._progress import progress_bar
-from askew.clustering import expectation
-from askew.clustering.expectation import SoftClustering, soft_clusters
-from askew.clustering.inputs import as_table, check_tolerance, checked_weights, convert, embed, positive_only
+from askew.clustering import inputs
+from askew.clustering.expectation import Mixture, SoftClustering, soft_clusters
 from askew.clustering.lloyd import lloyd
-from askew.clustering.seeding import SEEDINGS, init_centroids
-from askew.clustering.view import AffineView
+from askew.clustering.seeding import SEEDINGS
+from askew.clustering.view import AffineView, Weights
 from askew.clustering.volume import curved_directions, log_volumes
 from askew.divergences import Bregman
 from askew.encoders import as_points, for_numpy
+from askew.potentials.inverse import widened
 
 # A cluster starts with at least this fraction of an equal share.
 LEAST_SHARE = 1e-3
@@ -60,9 +60,9 @@ class BregmanMixture(ClusterMixin, BaseEstimator):  # type: ignore[misc]
     temperature
         T, the size of the clusters in units of the divergence; None estimates one for all clusters.
     init
-        First centres: ``"k-means"``, hard clustering from ``"k-means++"``; ``"k-means++"``, ``"k-means||"``,
-        ``"random-points"`` or ``"random-partition"``, which take longer and end in local optima more often; or an array
-        of centres, ``(n_components, dim)``: points like those of X, which go through the encoder.
+        First centres: ``"k-means"``, hard clustering from ``"k-means++"``; ``"k-means++"``, ``"random-points"`` or
+        ``"random-partition"``, which take longer and end in local optima more often; or an array of centres,
+        ``(n_components, dim)``: points like those of X, which go through the encoder.
     weights_init
         First weights of the clusters, ``(n_components,)``; None takes the sizes of the hard clusters.
     n_init
@@ -148,93 +148,82 @@ class BregmanMixture(ClusterMixin, BaseEstimator):  # type: ignore[misc]
         owner = type(self).__name__
         self._check_parameters()
         X = for_numpy(X, f"X of {owner}")
-        table, encoder, bregman, points = convert(X, self.divergence, owner, progress=self.progress)
-        divergence = expectation.in_dtype(bregman, points.dtype)
-        array = checked_weights(sample_weight, table, owner)
-        weights = None if array is None else as_points(array)
-        counted = points.shape[0] if weights is None else int((weights > 0).sum())
+        table, encoder, bregman, points = inputs.convert(X, self.divergence, owner, progress=self.progress)
+        potential = widened(bregman.potential, points.dtype)
+        divergence = bregman if potential is bregman.potential else Bregman(potential, bregman.pairwise_rtol)
+        weights = inputs.checked_weights(sample_weight, table, owner)
+        counted = len(points) if weights is None else np.count_nonzero(weights)
         if self.n_components > counted:
-            unit = "sample" if counted == 1 else "samples"
-            must = f"at most {counted}, as X has {counted} {unit} of a weight above zero"
+            must = f"at most the number of points of a weight above zero, n_samples={counted}"
             raise ValueError(checks.message(f"n_components of {owner}", must, self.n_components))
-        directions = curved_directions(points, divergence.potential)
-        best = self._best_of_starts(points, encoder, divergence, weights, directions.shape[1])
+        directions = curved_directions(points, potential)
+        mixture, bounds, converged = self._best_of_starts(points, encoder, divergence, weights, directions.shape[1])
         # All at once: a fit that fails leaves the attributes as they were.
         validate_data(self, X, reset=True, skip_check_array=True)
         self.divergence_, self.encoder_ = divergence, encoder
         self.directions_ = None if directions.shape[1] == points.shape[1] else directions.numpy()
-        self.weights_, self.cluster_centers_ = best.shares.numpy(), best.centres.numpy()
-        self.temperature_, self.labels_ = best.temperature, best.labels.numpy()
-        self.lower_bound_, self.lower_bounds_ = best.bound, np.array(best.bounds)
-        self.converged_, self.n_iter_ = best.converged, best.n_iter
-        if not best.converged:
-            text = f"{owner} did not converge in {best.n_iter} steps: raise max_iter or tol, or look for another start."
+        self.weights_, self.cluster_centers_ = mixture.shares.numpy(), mixture.centres.numpy()
+        self.temperature_, self.labels_ = mixture.temperature, mixture.most_probable(points).numpy()
+        self.lower_bound_, self.lower_bounds_ = bounds[-1], np.array(bounds)
+        self.converged_, self.n_iter_ = converged, len(bounds) - 1
+        if not converged:
+            text = f"{owner} did not converge in {self.n_iter_} steps: raise max_iter or tol, or take another start."
             warnings.warn(text, ConvergenceWarning, stacklevel=2)
         return self
 
-    def fit_predict(self, X: ArrayLike, y: object = None, sample_weight: ArrayLike | None = None) -> NDArray[np.int64]:
-        """Fit the mixture and return the most probable cluster of each point, ``(n, dim) -> (n,)``."""
-        return self.fit(X, y, sample_weight).labels_
-
     def _best_of_starts(
-        self, points: Tensor, encoder: nn.Module | None, divergence: Bregman, weights: Tensor | None, dimension: int
+        self, points: Tensor, encoder: nn.Module | None, divergence: Bregman, weights: Weights | None, dimension: int
     ) -> SoftClustering:
         starts = self.n_init if isinstance(self.init, str) else 1
         random = check_random_state(self.random_state)
-        view = AffineView(points, divergence, None if weights is None else weights.numpy())
+        view = AffineView(points, divergence, weights)
         with progress_bar(self.progress, starts * self.max_iter, "soft clustering", value="bound") as move:
 
-            def run(start: int) -> SoftClustering:
-                def report(step: int, bound: float) -> None:
-                    move(start * self.max_iter + step, bound)
-
-                centres, shares = self._start(view, encoder, weights, random)
-                options: dict[str, Any] = {"temperature": self.temperature, "max_iter": self.max_iter, "tol": self.tol}
+            def run(number: int) -> SoftClustering:
                 return soft_clusters(
-                    points, centres, divergence, weights, shares=shares, dimension=dimension, report=report, **options
+                    points,
+                    self._start(view, encoder, weights, random),
+                    dimension,
+                    None if weights is None else as_points(weights),
+                    estimate=self.temperature is None,
+                    max_iter=self.max_iter,
+                    tol=self.tol,
+                    report=lambda step, bound: move(number * self.max_iter + step, bound),
                 )
 
-            return max(map(run, range(starts)), key=lambda clustering: clustering.bound)
+            return max(map(run, range(starts)), key=lambda clustering: clustering.bounds[-1])
 
     def _start(
-        self, view: AffineView, encoder: nn.Module | None, weights: Tensor | None, random: np.random.RandomState
-    ) -> tuple[Tensor, Tensor | None]:
-        """Return the first centres and shares."""
-        owner = type(self).__name__
-        shares: Tensor | None = None
-        if isinstance(self.init, str):
-            array = None if weights is None else weights.numpy()
-            method = "k-means++" if self.init == "k-means" else self.init
-            centres = init_centroids(view, self.n_components, method, random, array)
-            if self.init == "k-means":
-                hard = lloyd(view, centres, array, HARD_ITERATIONS, tol=0.0)
-                counts = torch.bincount(hard.labels.long(), weights, minlength=self.n_components).double()
-                # With a share of zero a cluster would never get a point again.
-                shares = (counts / counts.sum()).clamp_min(LEAST_SHARE / self.n_components)
-                centres, shares = hard.centres, shares / shares.sum()
-        else:
-            table = as_table(self.init, encoder is not None, owner, "init")
-            centres = embed(table, encoder, view.divergence, owner, "init").to(view.dtype)
-            if centres.shape[0] != self.n_components:
-                must = f"{self.n_components} centres, as n_components"
-                raise ValueError(checks.message(f"init of {owner}", must, centres.shape[0]))
+        self, view: AffineView, encoder: nn.Module | None, weights: Weights | None, random: np.random.RandomState
+    ) -> Mixture:
+        k, owner = self.n_components, type(self).__name__
+        hard = isinstance(self.init, str) and self.init == "k-means"
+        init = "k-means++" if hard else self.init
+        centres = inputs.first_centroids(init, view, k, encoder, random, weights, owner)
+        shares = np.full(k, 1 / k)
+        if hard:
+            clustering = lloyd(view, centres, weights, HARD_ITERATIONS, tol=0.0)
+            counts = np.bincount(clustering.labels.numpy(), weights, k)
+            # With a share of zero a cluster would never get a point again.
+            centres, shares = clustering.centres, np.maximum(counts / counts.sum(), LEAST_SHARE / k)
         if self.weights_init is not None:
-            shares = torch.as_tensor(np.array(for_numpy(self.weights_init, f"weights_init of {owner}"), np.float64))
-            off = shares.shape != (self.n_components,) or not bool((shares >= 0).all())
-            if off or abs(float(shares.sum()) - 1) > checks.SUM_TOLERANCE:
-                must = f"{self.n_components} numbers of at least zero that sum to one"
+            shares = np.array(for_numpy(self.weights_init, f"weights_init of {owner}"), np.float64)
+            if shares.shape != (k,) or not (shares >= 0).all() or abs(shares.sum() - 1) > checks.SUM_TOLERANCE:
+                must = f"{k} numbers of at least zero that sum to one"
                 raise ValueError(checks.message(f"weights_init of {owner}", must, shares.tolist()))
-        return centres, shares
+        return Mixture(view.divergence, centres, torch.from_numpy(shares), self.temperature or 1.0)
 
     # ------------------------------------------------------------------ after fit
 
     def predict(self, X: ArrayLike) -> NDArray[np.int64]:
         """Return the most probable cluster of each point, ``(n, dim) -> (n,)``."""
-        return expectation.most_probable(*self._model(X)).numpy()
+        mixture, points = self._mixture(X)
+        return mixture.most_probable(points).numpy()
 
     def predict_proba(self, X: ArrayLike) -> NDArray[Any]:
         """Return the probability of each cluster at each point, ``(n, dim) -> (n, n_components)``."""
-        return expectation.responsibilities(*self._model(X)).numpy()
+        mixture, points = self._mixture(X)
+        return mixture.responsibilities(points).numpy()
 
     def score_samples(self, X: ArrayLike, volume: bool = True) -> NDArray[np.float64]:
         """Return the log-likelihood of each point, ``(n, dim) -> (n,)``; behind an encoder, of its embedding.
@@ -244,11 +233,11 @@ class BregmanMixture(ClusterMixin, BaseEstimator):  # type: ignore[misc]
         one divergence: leave it out if it costs too much, or if points lie on the boundary of the domain, where it is
         infinite (zero counts).
         """
-        points, centres, divergence, shares, temperature = self._model(X)
+        mixture, points = self._mixture(X)
         directions = torch.eye(points.shape[1]) if self.directions_ is None else torch.from_numpy(self.directions_)
-        levels = expectation.log_densities(points, centres, divergence, shares, temperature, directions.shape[1])
+        levels = mixture.log_densities(points, directions.shape[1])
         if volume:
-            levels = levels + log_volumes(points, divergence.potential, directions)
+            levels = levels + log_volumes(points, mixture.divergence.potential, directions)
         return levels.numpy()
 
     def score(self, X: ArrayLike, y: object = None, volume: bool = True) -> float:
@@ -273,20 +262,20 @@ class BregmanMixture(ClusterMixin, BaseEstimator):  # type: ignore[misc]
         d = dim if self.directions_ is None else self.directions_.shape[1]
         return int(k * d + k - 1 + (self.temperature is None))
 
-    def _model(self, X: ArrayLike) -> tuple[Tensor, Tensor, Bregman, Tensor, float]:
-        """Return the embeddings of points, and the mixture."""
+    def _mixture(self, X: ArrayLike) -> tuple[Mixture, Tensor]:
+        """Return the mixture and the embeddings of new points."""
         check_is_fitted(self, "cluster_centers_")
         centres, shares = as_points(self.cluster_centers_), as_points(self.weights_)
         owner = type(self).__name__
         X = for_numpy(X, f"X of {owner}")
-        table = as_table(X, self.encoder_ is not None, owner)
+        table = inputs.as_table(X, self.encoder_ is not None, owner)
         validate_data(self, X, reset=False, skip_check_array=True)
-        points = embed(table, self.encoder_, self.divergence_, owner, progress=self.progress).to(centres.dtype)
-        return points, centres, self.divergence_, shares, self.temperature_
+        points = inputs.embed(table, self.encoder_, self.divergence_, owner, progress=self.progress)
+        return Mixture(self.divergence_, centres, shares, self.temperature_), points.to(centres.dtype)
 
     def __sklearn_tags__(self) -> Any:
         tags = super().__sklearn_tags__()
-        tags.input_tags.positive_only = positive_only(self.divergence)
+        tags.input_tags.positive_only = inputs.positive_only(self.divergence)
         return tags
 
     def _check_parameters(self) -> None:
@@ -295,6 +284,6 @@ class BregmanMixture(ClusterMixin, BaseEstimator):  # type: ignore[misc]
             checks.check_size(getattr(self, name), f"{name} of {owner}")
         if self.temperature is not None:
             checks.check_positive(self.temperature, f"temperature of {owner}")
-        check_tolerance(self.tol, owner)
+        inputs.check_tolerance(self.tol, owner)
         if isinstance(self.init, str):
             checks.check_name(self.init, ("k-means", *SEEDINGS), f"init of {owner}")

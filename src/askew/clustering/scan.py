@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import itertools
+import threading
 from collections.abc import Callable, Iterable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
-from queue import SimpleQueue
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -15,7 +15,6 @@ from numpy.typing import NDArray
 from scipy import sparse
 from threadpoolctl import threadpool_limits  # type: ignore[import-untyped]
 
-from askew._parallel import slices
 from askew.clustering.view import AffineCentroids, AffineView, Weights
 
 # Entries of a block of products: it stays in the cache between the product and the search for the smallest one.
@@ -42,6 +41,12 @@ class Sums(NamedTuple):
         means[self.weights == 0] = means[self.weights.argmax()]
         return np.asarray(means)
 
+    @staticmethod
+    def total(parts: Iterable[Sums]) -> Sums:
+        """Return the sums of all parts, added in their order."""
+        rows, weights, changed, values = zip(*parts, strict=True)
+        return Sums(sum(rows), sum(weights), sum(changed), sum(values))
+
 
 class Scan:
     """Passes over the points of a view, on as many threads as torch has.
@@ -57,20 +62,16 @@ class Scan:
         count = min(MOST_CHUNKS, max(1, n * k * (dim + 1) // CHUNK_PRODUCTS))
         edges = np.linspace(0, n, count + 1).astype(int)
         self.chunks = [slice(int(a), int(b)) for a, b in itertools.pairwise(edges)]
-        self.threads = min(count, torch.get_num_threads())
-        rows = min(n, SUM_ROWS, max(256, BLOCK_ENTRIES // k))
-        self._workspaces: SimpleQueue[_Workspace] = SimpleQueue()
-        for _ in range(self.threads):
-            self._workspaces.put(_Workspace(rows, dim, k, view.rows.dtype))
-        self._pool: ThreadPoolExecutor | None = None
+        self._local = threading.local()
+        self._map: Callable[[Callable[[slice], Any], list[slice]], Iterable[Any]] = map
         self._stack = ExitStack()
 
     def __enter__(self) -> Scan:
         if len(self.chunks) > 1:  # else there is too little work to be worth the trouble
             self._stack.enter_context(threadpool_limits(1, user_api="blas"))
-        if self.threads > 1:
-            self._pool = ThreadPoolExecutor(self.threads)
-            self._stack.callback(self._pool.shutdown, cancel_futures=True)
+            pool = ThreadPoolExecutor(min(len(self.chunks), torch.get_num_threads()))
+            self._stack.callback(pool.shutdown, cancel_futures=True)
+            self._map = pool.map
         return self
 
     def __exit__(self, *error: object) -> None:
@@ -79,50 +80,24 @@ class Scan:
     def assign(self, centroids: AffineCentroids, labels: NDArray[np.int32]) -> None:
         """Write the number of the nearest centroid of each point to ``labels``; of equally near ones, the first."""
         matrix = centroids.matrix(self.view.dtype)
-        for _ in self._map(lambda chunk, workspace: self._label(chunk, workspace, matrix, labels)):
-            pass
+        list(self._map(lambda chunk: self._label(chunk, matrix, labels), self.chunks))
 
     def assign_and_sum(self, centroids: AffineCentroids, labels: NDArray[np.int32]) -> Sums:
         """Write the labels as :meth:`assign` does, and return the sums of the clusters."""
         matrix = centroids.matrix(self.view.dtype)
-
-        def work(chunk: slice, workspace: _Workspace) -> Sums:
-            return self._sums(chunk, workspace, labels, lambda part: self._label(part, workspace, matrix, labels))
-
-        return self._total(self._map(work))
+        return Sums.total(self._map(lambda chunk: self._sums(chunk, labels, matrix), self.chunks))
 
     def sum(self, labels: NDArray[np.int32]) -> Sums:
         """Return the sums of the clusters of given labels."""
-        return self._total(self._map(lambda chunk, workspace: self._sums(chunk, workspace, labels, lambda part: 0)))
+        return Sums.total(self._map(lambda chunk: self._sums(chunk, labels), self.chunks))
 
-    def _map(self, work: Callable[[slice, _Workspace], Any]) -> Iterable[Any]:
-        """Return the results of all chunks in their order."""
-
-        def in_workspace(chunk: slice) -> Any:
-            workspace = self._workspaces.get()
-            try:
-                return work(chunk, workspace)
-            finally:
-                self._workspaces.put(workspace)
-
-        return map(in_workspace, self.chunks) if self._pool is None else self._pool.map(in_workspace, self.chunks)
-
-    def _total(self, parts: Iterable[Sums]) -> Sums:
-        rows, weights = np.zeros((self.k, self.view.rows.shape[1])), np.zeros(self.k)
-        changed = 0
-        for part in parts:  # in their order, whichever thread is first
-            rows += part.rows
-            weights += part.weights
-            changed += part.changed
-        return Sums(rows, weights, changed)
-
-    def _label(self, chunk: slice, workspace: _Workspace, matrix: NDArray[Any], labels: NDArray[np.int32]) -> int:
-        """Label the points of a chunk and return how many labels have changed."""
-        data, shift = self.view.rows, self.view.shift
+    def _label(self, part: slice, matrix: NDArray[Any], labels: NDArray[np.int32]) -> int:
+        """Label some points and return how many labels have changed."""
+        data, shift, workspace = self.view.rows, self.view.shift, self._workspace()
         rows = len(workspace.products)
         changed = 0
-        for start in range(chunk.start, chunk.stop, rows):
-            stop = min(chunk.stop, start + rows)
+        for start in range(part.start, part.stop, rows):
+            stop = min(part.stop, start + rows)
             left, product = workspace.features[: stop - start], workspace.products[: stop - start]
             np.subtract(data[start:stop], shift, out=left[:, :-1])
             np.matmul(left, matrix, out=product)
@@ -131,20 +106,27 @@ class Scan:
             labels[start:stop] = nearest
         return changed
 
-    def _sums(
-        self, chunk: slice, workspace: _Workspace, labels: NDArray[np.int32], label: Callable[[slice], int]
-    ) -> Sums:
-        """Label and sum the clusters of a chunk, a few rows at a time while they are in the cache."""
+    def _sums(self, chunk: slice, labels: NDArray[np.int32], matrix: NDArray[Any] | None = None) -> Sums:
+        """Label (given a matrix) and sum the clusters of a chunk, a few rows at a time while they are in the cache."""
         data = self.view.rows
         sums, totals = np.zeros((self.k, data.shape[1])), np.zeros(self.k)
         changed = 0
-        for piece in slices(chunk.stop - chunk.start, SUM_ROWS):
-            part = slice(chunk.start + piece.start, chunk.start + piece.stop)
-            changed += label(part)
+        for start in range(chunk.start, chunk.stop, SUM_ROWS):
+            part = slice(start, min(chunk.stop, start + SUM_ROWS))
+            if matrix is not None:
+                changed += self._label(part, matrix, labels)
             weights = None if self.weights is None else self.weights[part]
-            sums += workspace.indicator(labels[part], weights) @ data[part]
+            sums += self._workspace().indicator(labels[part], weights) @ data[part]
             totals += np.bincount(labels[part], weights, self.k)
         return Sums(sums, totals, changed)
+
+    def _workspace(self) -> _Workspace:
+        """Return the arrays of this thread."""
+        if not hasattr(self._local, "workspace"):
+            rows = min(len(self.view.rows), SUM_ROWS, max(256, BLOCK_ENTRIES // self.k))
+            self._local.workspace = _Workspace(rows, self.view.rows.shape[1], self.k, self.view.rows.dtype)
+        workspace: _Workspace = self._local.workspace
+        return workspace
 
 
 class _Workspace:

@@ -1,4 +1,4 @@
-"""First centroids of a clustering: k-means++, k-means||, random points and random partitions."""
+"""First centroids of a clustering: k-means++, random points and random partitions."""
 
 from __future__ import annotations
 
@@ -10,61 +10,33 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from askew import checks
-from askew.clustering.lloyd import check_points_and_weights, nearest
 from askew.clustering.scan import Scan
 from askew.clustering.view import AffineView, Weights
-from askew.divergences import Bregman
-
-# k-means||: rounds, and candidates per centroid in each round.
-ROUNDS = 5
-OVERSAMPLING = 2
-
-
-def start_centres(
-    points: Tensor,
-    k: int,
-    divergence: Bregman,
-    method: str,
-    random: np.random.RandomState,
-    weights: Tensor | None = None,
-    dual: bool = False,
-) -> Tensor:
-    """Return ``k`` first centres for a clustering of points, ``(k, dim)``.
-
-    ``"k-means++"`` samples one point after another with a probability proportional to its divergence to the nearest
-    centre so far, each time the best of 2 + log k candidates. It is the best in general, and depends neither on the
-    order of the points nor on whether a point of weight 2 is one row or two. ``"k-means||"`` samples many at a time in
-    five rounds and chooses among those by ``"k-means++"``: fewer passes over the points, for a large k.
-    ``"random-points"`` and ``"random-partition"`` (the means of random clusters) are cheaper and worse.
-
-    Points, their weights and ``dual`` are as in :func:`askew.clustering.kmeans`.
-
-    References
-    ----------
-    Arthur, Vassilvitskii: k-means++, the advantages of careful seeding. SODA 2007. Bahmani et al.: Scalable k-means++.
-    VLDB 2012. Nock, Luosto, Kivinen: Mixed Bregman clustering with approximation guarantees. ECML 2008.
-
-    Examples
-    --------
-    >>> from askew.potentials import Burg
-    >>> points = torch.tensor([[1.0], [1.1], [100.0], [101.0]])
-    >>> start = start_centres(points, 2, Bregman(Burg(1)), "k-means++", np.random.RandomState(0))
-    >>> sorted(start.flatten().round().tolist())
-    [1.0, 101.0]
-    """
-    array = check_points_and_weights(points, divergence, weights, dual, "start_centres")
-    checks.check_size(k, "k of start_centres")
-    if k > len(points):
-        raise ValueError(checks.message("k of start_centres", f"at most the number of points, {len(points)}", k))
-    checks.check_name(method, SEEDINGS, "method of start_centres")
-    return init_centroids(AffineView(points.detach(), divergence, array, dual), k, method, random, array)
 
 
 def init_centroids(
     view: AffineView, k: int, method: str, random: np.random.RandomState, weights: Weights | None
 ) -> Tensor:
-    """Return ``k`` first centroids for checked points."""
+    """Return ``k`` first centroids of checked points, ``(k, dim)``; there must be as many points.
+
+    ``"k-means++"`` samples one point after another with a probability proportional to its divergence to the nearest
+    centroid so far, each time the best of 2 + log k candidates. It is the best in general, and depends neither on the
+    order of the points nor on whether a point of weight 2 is one row or two. ``"random-points"`` (or ``"random"``) and
+    ``"random-partition"`` (the means of random clusters) are cheaper and worse.
+
+    References
+    ----------
+    Arthur, Vassilvitskii: k-means++, the advantages of careful seeding. SODA 2007. Nock, Luosto, Kivinen: Mixed Bregman
+    clustering with approximation guarantees. ECML 2008.
+
+    Examples
+    --------
+    >>> from askew.divergences import make
+    >>> view = AffineView(torch.tensor([[1.0], [1.1], [100.0], [101.0]]), make("itakura-saito", 1).as_bregman())
+    >>> start = init_centroids(view, 2, "k-means++", np.random.RandomState(0), None)
+    >>> sorted(start.flatten().round().tolist())
+    [1.0, 101.0]
+    """
     return SEEDINGS[method](view, k, random, np.ones(len(view.points)) if weights is None else weights)
 
 
@@ -91,29 +63,6 @@ def _plus_plus(view: AffineView, k: int, random: np.random.RandomState, weights:
     return view.initial_centroids(chosen)
 
 
-def _parallel(view: AffineView, k: int, random: np.random.RandomState, weights: Weights) -> Tensor:
-    chosen = weighted_sample(weights, canonical_order(view), random, 1)
-    closest = np.full(len(weights), np.inf, view.rows.dtype)
-    _approach(view, chosen, closest)
-    for _ in range(ROUNDS):
-        probabilities = weights * closest
-        total = probabilities.sum()
-        if total == 0:
-            break
-        sampled = np.flatnonzero(random.uniform(size=len(weights)) * total < OVERSAMPLING * k * probabilities)
-        if sampled.size:
-            _approach(view, sampled, closest)
-            chosen = np.concatenate([chosen, sampled])
-    chosen = np.unique(chosen)
-    if chosen.size < k:  # small or degenerate data
-        rest = np.setdiff1d(np.arange(len(weights)), chosen)
-        chosen = np.concatenate([chosen, random.permutation(rest)[: k - chosen.size]])
-    candidates = view.initial_centroids(chosen)
-    # A candidate has the weight of all points that are nearest to it.
-    votes = np.bincount(nearest(view, candidates), weights, chosen.size).astype(np.float64)
-    return _plus_plus(view.with_points(candidates), k, random, votes)
-
-
 def _random_points(view: AffineView, k: int, random: np.random.RandomState, weights: Weights) -> Tensor:
     heavy = np.count_nonzero(weights)
     if heavy >= k:
@@ -135,7 +84,7 @@ def _random_partition(view: AffineView, k: int, random: np.random.RandomState, w
 
 SEEDINGS: dict[str, Callable[[AffineView, int, np.random.RandomState, Weights], Tensor]] = {
     "k-means++": _plus_plus,
-    "k-means||": _parallel,
+    "random": _random_points,
     "random-points": _random_points,
     "random-partition": _random_partition,
 }

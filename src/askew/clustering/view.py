@@ -10,6 +10,7 @@ from __future__ import annotations
 import copy
 import math
 from collections.abc import Callable
+from functools import cached_property
 from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
@@ -104,23 +105,14 @@ class AffineView:
         self.form, self.wide = form.to(self.dtype), form.to(torch.float64)
         self.centre, self.potential = self.form.centre, self.form.potential
         self.shift: NDArray[Any] = self.centre[0].numpy() if not dual else np.zeros_like(self.centre[0].numpy())
-        self._see(points, self._rows(points))
-
-    def with_points(self, points: Tensor) -> AffineView:
-        """Return other points seen from the same centre."""
-        other = copy.copy(self)
-        other._see(points, self._rows(points))
-        return other
+        self.points, self.rows = points, self._rows(points)
 
     def subset(self, indices: NDArray[np.intp]) -> AffineView:
         """Return some of the points seen from the same centre."""
         part = copy.copy(self)
-        part._see(self.points[torch.from_numpy(indices)], self.rows[indices])
+        part.points, part.rows = self.points[torch.from_numpy(indices)], self.rows[indices]
+        part.__dict__.pop("base", None)
         return part
-
-    def _see(self, points: Tensor, rows: NDArray[Any]) -> None:
-        self.points, self.rows = points, rows
-        self._base: Tensor | None = None
 
     def _rows(self, points: Tensor) -> NDArray[Any]:
         if not self.dual:
@@ -186,20 +178,16 @@ class AffineView:
         x, y = (centroids, points) if self.dual else (points, centroids)
         return self.potential.compute_divergence(x, y, x - y)
 
-    @property
+    @cached_property
     def base(self) -> Tensor:
         """The constant of each point: its divergence to the centre, or from it, ``(n,)``."""
-        if self._base is None:
-            to_centre = (lambda block: self._divergences(block, self.centre)) if self.dual else self.form.base
-            self._base = _in_blocks(self._empty(), lambda part: to_centre(self.points[part]))
-        return self._base
-
-    def _empty(self) -> Tensor:
-        return self.points.new_empty(self.points.shape[0])
+        to_centre = (lambda block: self._divergences(block, self.centre)) if self.dual else self.form.base
+        return _in_blocks(self.points.new_empty(len(self.points)), lambda part: to_centre(self.points[part]))
 
     def divergences_to(self, centroids: Tensor, labels: NDArray[np.int32]) -> Tensor:
         """Return the exact divergence between each point and the centroid of its label, ``(n,)``."""
-        points, k, result = self.points, centroids.shape[0], self._empty()
+        points, k = self.points, len(centroids)
+        result = points.new_empty(len(points))
         numbers = torch.from_numpy(labels).long()
         if self.dual or len(points) < ROWS_TO_GROUP * k or not any(True for _ in self.potential.parameters()):
             _in_blocks(result, lambda part: self._divergences(points[part], centroids[numbers[part]]))

@@ -9,14 +9,11 @@ import torch
 from numpy.typing import ArrayLike, NDArray
 from torch import Tensor
 
-from askew import checks, pbdl
+from askew import checks
 from askew.divergences import Divergence
 from askew.estimators.base import BaseLearner, Data
 from askew.estimators.choice import Candidate
 from askew.estimators.plans import Plan, triplet_plan
-
-# Points that the linear program of PBDL can take in reasonable time.
-PIECES = 200
 
 
 class TripletLearner(BaseLearner):
@@ -81,12 +78,9 @@ class TripletLearner(BaseLearner):
         return triplet_plan(candidate.encoder is not None, len(data[0]))
 
     def _solve(self, data: Data, seed: int) -> Divergence:
-        points, numbers = np.unique(data[0].double().flatten(0, 1).numpy(), axis=0, return_inverse=True)
-        if len(points) > PIECES:
-            hint = 'Take divergence="deep-div-affine", the same functions learned by gradient.'
-            must = f"of at most {PIECES} different points for 'pbdl', whose linear program has a piece for each"
-            raise ValueError(checks.message("triplets of TripletLearner", must, len(points), hint))
-        return pbdl.fit_triplets(points, numbers.reshape(-1, 3), seed=seed).divergence
+        hint = "Take 'deep-div-affine', the same functions learned by gradient."
+        must = "one that is learned by gradient"
+        raise ValueError(checks.message("divergence of TripletLearner", must, "'pbdl'", hint))
 
 
 def _margins(divergence: Divergence, anchors: Tensor, nearer: Tensor, farther: Tensor) -> Tensor:

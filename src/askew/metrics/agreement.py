@@ -35,7 +35,8 @@ def purity(labels_true: Values, labels_pred: Values) -> float:
 def rand(labels_true: Values, labels_pred: Values) -> float:
     """Return the Rand index: the share of pairs of points that are together in both labellings or apart in both.
 
-    It is not adjusted for chance: with many clusters, random labels score high as well (see :func:`adjusted_rand`).
+    It is not adjusted for chance: with many clusters, random labels score high as well. To compare different numbers of
+    clusters, use ``sklearn.metrics.adjusted_rand_score``.
 
     Examples
     --------
@@ -43,16 +44,6 @@ def rand(labels_true: Values, labels_pred: Values) -> float:
     0.8333...
     """
     return float(metrics.rand_score(*_codes(labels_true, labels_pred, "rand")))
-
-
-def adjusted_rand(labels_true: Values, labels_pred: Values) -> float:
-    """Return the Rand index adjusted for chance (Hubert, Arabie 1985): for different numbers of clusters."""
-    return float(metrics.adjusted_rand_score(*_codes(labels_true, labels_pred, "adjusted_rand")))
-
-
-def nmi(labels_true: Values, labels_pred: Values) -> float:
-    """Return the mutual information divided by the mean entropy, from 0 to 1; it grows with the number of clusters."""
-    return float(metrics.normalized_mutual_info_score(*_codes(labels_true, labels_pred, "nmi")))
 
 
 def mae(targets: Values, predictions: Values) -> float:

@@ -20,7 +20,10 @@ def ranking(
     """Return MAP, AUC, MAP@k, recall@k and precision@1 from one sort, by their names.
 
     An item is relevant to a query if their labels are equal. Each score is the mean over the queries that have a
-    relevant item; AUC, over those that also have an irrelevant one (NaN if there is none).
+    relevant item; AUC, over those that also have an irrelevant one (NaN if there is none). MAP and AUC are those of
+    :func:`mean_average_precision` and :func:`auc`. MAP@k looks at the first k places, of which min(k, R) could be
+    relevant. Recall@k is that of metric learning (Jégou, Douze, Schmid 2011; Oh Song et al. 2016): the share of queries
+    with a relevant item among their k nearest, not the share of the relevant items that are found.
 
     Parameters
     ----------
@@ -85,7 +88,8 @@ def auc(
                        {\text{relevant items} \times \text{irrelevant items}}
 
     Tied pairs count half; the mean over queries that have a relevant and an irrelevant item. A random order has 0.5
-    whatever the number of relevant items. All places weigh the same: if only the first ones matter, use MAP@k.
+    whatever the number of relevant items. All places weigh the same: if only the first ones matter, use MAP@k of
+    :func:`ranking`.
 
     Examples
     --------
@@ -97,45 +101,6 @@ def auc(
         must = "such that some query has both relevant and irrelevant items"
         raise ValueError(checks.message("labels of auc", must, "relevant items only"))
     return value
-
-
-def map_at_k(
-    matrix: Values, query_labels: Values, item_labels: Values | None = None, k: int = 10, *, exclude_self: bool = False
-) -> float:
-    r"""Return MAP of the first k places, for a user who sees k results.
-
-    .. math:: AP@k = \frac{1}{\min(k, R)}
-              \sum_{j \le k, \text{ relevant}} \frac{\text{relevant items in the first } j}{j}
-
-    Examples
-    --------
-    >>> map_at_k([[0.1, 0.2, 0.3]], [1], [1, 0, 1], k=2)
-    0.5
-    """
-    return _mean(_score(matrix, query_labels, item_labels, k, exclude_self, "map_at_k")[f"map@{k}"])
-
-
-def recall_at_k(
-    matrix: Values, query_labels: Values, item_labels: Values | None = None, k: int = 10, *, exclude_self: bool = False
-) -> float:
-    """Return the share of queries with at least one relevant item among their k nearest.
-
-    This is the recall@k of metric learning (Jégou, Douze, Schmid 2011; Oh Song et al. 2016), not the share of the
-    relevant items that are found, which is what recall means elsewhere.
-
-    Examples
-    --------
-    >>> recall_at_k([[0.1, 0.2, 0.3], [0.1, 0.2, 0.3]], [0, 1], [1, 1, 0], k=2)
-    0.5
-    """
-    return _mean(_score(matrix, query_labels, item_labels, k, exclude_self, "recall_at_k")[f"recall@{k}"])
-
-
-def precision_at_1(
-    matrix: Values, query_labels: Values, item_labels: Values | None = None, *, exclude_self: bool = False
-) -> float:
-    """Return the share of queries whose nearest item is relevant, as :func:`recall_at_k` with k = 1."""
-    return _mean(_score(matrix, query_labels, item_labels, 1, exclude_self, "precision_at_1")["precision@1"])
 
 
 def knn_accuracy(matrix: Values, query_labels: Values, item_labels: Values, k: int = 5) -> float:

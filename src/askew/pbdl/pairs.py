@@ -119,10 +119,11 @@ class _Splitting:
         self.slopes_dual = np.zeros_like(pairs.points)
         self.step = FIRST_STEP
 
-    def run(self, penalty: float, tolerance: float, max_iterations: int) -> tuple[Pieces, int, bool]:
-        """Return the pieces, the number of iterations and whether they converged; continues from the run before."""
+    def solve(self, penalty: float, tolerance: float, max_iterations: int) -> tuple[Pieces, float, int, bool]:
+        """Return the best pieces, their objective, iterations and convergence; continues from the call before."""
         x, weight, root = self.squares.x, self.squares.weight, np.sqrt(self.squares.weight)
         self._rescale(FIRST_STEP)
+        converged = False
         for iteration in range(1, max_iterations + 1):
             z, a = self.squares.solve(self.copy - self.copy_dual, self.slopes - self.slopes_dual)
             divergences = z[:, None] - (z - (a * x).sum(1)) - x @ a.T
@@ -141,12 +142,15 @@ class _Splitting:
             move = np.hypot(np.linalg.norm(self.copy - old_copy), root * np.linalg.norm(self.slopes - old_slopes))
             dual = np.hypot(np.linalg.norm(self.copy_dual), root * np.linalg.norm(self.slopes_dual))
             gap, move = gap / max(size, 1e-12), move / max(dual, 1e-12)
-            if max(gap, move) <= tolerance:
-                return Pieces(x, z, a), iteration, True
+            converged = max(gap, move) <= tolerance
+            if converged:
+                break
             if iteration <= BALANCED_UNTIL and iteration % BALANCE_EVERY == 0:
                 self._rescale(self.step * (2.0 if gap > IMBALANCE * move else 0.5 if move > IMBALANCE * gap else 1.0))
             self._rescale(self.step * GROWTH.get(iteration, 1.0))
-        return Pieces(x, z, a), max_iterations, False
+        rated = [(self.pairs.objective(pieces, penalty), pieces) for pieces in Pieces(x, z, a).candidates()]
+        objective, best = min(rated, key=lambda pair: pair[0])
+        return best, objective, iteration, converged
 
     def _rescale(self, step: float) -> None:
         self.copy_dual *= self.step / step
@@ -155,19 +159,13 @@ class _Splitting:
         # Largest and smallest slope of the loss of a pair, in steps.
         self.high, self.low = self.similar / step, (self.similar - self.dissimilar) / step
 
-    def solve(self, penalty: float, tolerance: float, max_iterations: int) -> tuple[Pieces, float, int, bool]:
-        """Run, and return the best candidate of the resulting pieces, its objective, iterations and convergence."""
-        pieces, iterations, converged = self.run(penalty, tolerance, max_iterations)
-        rated = [(self.pairs.objective(pieces, penalty), pieces) for pieces in pieces.candidates()]
-        objective, best = min(rated, key=lambda pair: pair[0])
-        return best, objective, iterations, converged
 
+def _cross_validated(x: Array, classes: Integers, folds: int, generator: np.random.Generator) -> dict[float, float]:
+    """Return the accuracy on pairs of a held-out and another row for each penalty.
 
-def _cross_validated(
-    x: Array, classes: Integers, folds: int, balanced: bool, generator: np.random.Generator
-) -> dict[float, float]:
-    """Return the mean accuracy on pairs of a held-out and another row for each penalty."""
-    number = folds_of(classes, folds, generator, "fit_pairs")
+    Similar and dissimilar pairs weigh the same, else a divergence that is 0 everywhere wins where most are similar.
+    """
+    number = folds_of(classes, folds, generator)
     folds = int(number.max()) + 1  # no more than rows
     scores = dict.fromkeys(PENALTIES, 0.0)
     for fold in range(folds):
@@ -177,8 +175,8 @@ def _cross_validated(
         for penalty in PENALTIES:
             pieces, *_ = splitting.solve(penalty * int(known.sum()), 0.0, TRIAL_STEPS)
             right = (pieces.pairwise(x[held], x[known]) < MARGIN / 2) == same
-            kinds = [right[kind] for kind in (same, ~same) if kind.any()] if balanced else [right]
-            scores[penalty] += float(np.mean([kind.mean() for kind in kinds])) / folds
+            shares = [right[kind].mean() for kind in (same, ~same) if kind.any()]
+            scores[penalty] += float(np.mean(shares)) / folds
     return scores
 
 
@@ -189,7 +187,6 @@ def fit_pairs(
     *,
     max_points: int = 500,
     folds: int = 5,
-    balanced: bool = True,
     tolerance: float = 1e-4,
     max_iterations: int = 2000,
     seed: int = 0,
@@ -210,14 +207,12 @@ def fit_pairs(
         Classes, ``(n,)``, at least two; numbers or names.
     penalty
         Weight of the slopes. By default the one of n times 1e3, 1e2, ..., 1e-3 (n rows are used) under which most
-        pairs of a held-out and another row are on the right side of D = 1, among at most 240 rows.
+        pairs of a held-out and another row are on the right side of D = 1, among at most 240 rows; similar and
+        dissimilar pairs have the same weight.
     max_points, max_iterations
         Largest number of rows to use, and of iterations.
     folds, seed
         Number of folds of the cross-validation, and seed of the choice of rows and folds.
-    balanced
-        Whether similar and dissimilar pairs have the same weight in it. If not, as in the code of the authors, the best
-        penalty may give a divergence that is 0 everywhere if most pairs are similar.
     tolerance
         Relative gap and relative move of the copies of D at which to stop.
 
@@ -246,7 +241,7 @@ def fit_pairs(
     scores: dict[float, float] = {}
     if penalty is None:
         trial = stratified(classes, TRIAL_POINTS, generator)
-        per_point = _cross_validated(rows[trial], classes[trial], folds, balanced, generator)
+        per_point = _cross_validated(rows[trial], classes[trial], folds, generator)
         scores = {weight * len(rows): score for weight, score in per_point.items()}
         penalty = max(scores, key=lambda weight: scores[weight])
     checks.check_positive(penalty, f"penalty of {owner}")

@@ -1,4 +1,4 @@
-"""Affine pieces, the result of a fit, input checks and sampling, shared by the three forms of PBDL."""
+"""Affine pieces, the result of a fit, input checks and sampling, shared by the forms of PBDL."""
 
 from __future__ import annotations
 
@@ -95,22 +95,15 @@ class Pieces:
 
 def check_rows(x: ArrayLike | Tensor, name: str, owner: str, dim: int | None = None) -> Array:
     """Return ``x`` as a finite float64 array of shape ``(n, dim)`` with at least one row and column."""
-    rows = _array(x, name, owner)
+    rows = check_numbers(x, name, owner)
     if rows.ndim != 2 or rows.shape[0] == 0 or rows.shape[1] == 0 or dim not in (None, rows.shape[1]):
         must = f"of shape (n, {'dim' if dim is None else dim}), neither of them 0"
         raise ValueError(checks.message(f"{name} of {owner}", must, rows.shape))
     return rows
 
 
-def check_values(x: ArrayLike | Tensor, name: str, owner: str, n: int) -> Array:
-    """Return ``x`` as a finite float64 array of shape ``(n,)``."""
-    values = _array(x, name, owner)
-    if values.shape != (n,):
-        raise ValueError(checks.message(f"{name} of {owner}", f"of shape ({n},), one for each row", values.shape))
-    return values
-
-
-def _array(x: ArrayLike | Tensor, name: str, owner: str) -> Array:
+def check_numbers(x: ArrayLike | Tensor, name: str, owner: str) -> Array:
+    """Return ``x`` as a finite float64 array."""
     try:
         numbers = x.detach().cpu().double().numpy() if isinstance(x, Tensor) else np.array(x, dtype=np.float64)
     except (TypeError, ValueError):
@@ -163,11 +156,11 @@ def spread(x: Array, size: int) -> Integers:
     return np.array(chosen, dtype=np.int64)
 
 
-def folds_of(classes: Integers, folds: int, generator: np.random.Generator, owner: str = "PBDL") -> Integers:
+def folds_of(classes: Integers, folds: int, generator: np.random.Generator) -> Integers:
     """Return the fold of each row, ``(n,)``; the rows of each class are dealt out over the folds in turn."""
-    if checks.check_size(folds, f"folds of {owner}") < 2:
+    if checks.check_size(folds, "folds of fit_pairs") < 2:
         hint = "Without cross-validation, give a penalty."
-        raise ValueError(checks.message(f"folds of {owner}", "at least 2", folds, hint))
+        raise ValueError(checks.message("folds of fit_pairs", "at least 2", folds, hint))
     order = generator.permutation(len(classes))
     order = order[np.argsort(classes[order], kind="stable")]
     numbers = np.empty(len(classes), dtype=np.int64)

@@ -9,7 +9,7 @@ from scipy.linalg import cho_factor, cho_solve
 from torch import Tensor
 
 from askew import checks
-from askew.pbdl.pieces import Array, Integers, Pieces, PiecewiseFit, check_rows, check_values, spread
+from askew.pbdl.pieces import Array, Integers, Pieces, PiecewiseFit, check_numbers, check_rows, spread
 
 RELAXATION = 1.6
 CHECK_EVERY = 20
@@ -128,7 +128,10 @@ def fit_regression(
     y = check_rows(second, "second", owner, x.shape[1])
     if len(x) != len(y):
         raise ValueError(checks.message(f"second of {owner}", f"of {len(x)} rows like first", f"{len(y)} rows"))
-    values = check_values(targets, "targets", owner, len(x))
+    values = check_numbers(targets, "targets", owner)
+    if values.shape != (len(x),):
+        must = f"of shape ({len(x)},), one for each row"
+        raise ValueError(checks.message(f"targets of {owner}", must, values.shape))
     if (values < 0).any():
         hint = "A divergence has no negative values."
         raise ValueError(checks.message(f"targets of {owner}", "at least 0", f"{values.min():.6g}", hint))
