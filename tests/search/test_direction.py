@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 
 import askew
-from askew.divergences import Drift, NeuralBregman, Sqrt, make
+from askew.divergences import Drift, Embedded, NeuralBregman, Sqrt, make
 from askew.search import ExactIndex, FaissIndex, keys_and_queries
 
 DIM = 6
