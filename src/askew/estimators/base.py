@@ -1,4 +1,4 @@
-"""Base class of the learners: how a model is chosen and trained, and what a fitted learner can do."""
+"""Base class of the learners: how a model is chosen, trained and checked."""
 
 from __future__ import annotations
 
@@ -11,26 +11,21 @@ from typing import Any, ClassVar
 
 import numpy as np
 import torch
-from numpy.typing import ArrayLike, NDArray
-from sklearn.base import BaseEstimator
 from sklearn.utils import check_random_state
-from sklearn.utils.validation import check_array, check_is_fitted, validate_data
 from torch import Tensor, nn
 
 from askew import checks
 from askew.checks import REAL
-from askew.divergences import CATALOGUE, Divergence, Embedded, Side, make
-from askew.encoders import MLP, Standardize, as_points, encode, for_numpy
+from askew.divergences import CATALOGUE, Divergence, Embedded, make
+from askew.encoders import MLP, Standardize, encode
 from askew.estimators.choice import Candidate, Choice, Comparison, short
+from askew.estimators.fitted import FittedLearner
 from askew.estimators.plans import Plan, mlp_activation
-from askew.search import ExactIndex
 from askew.training import History, TrainingDivergedError, fit
 from askew.training.runtime import seeded
 
 logger = logging.getLogger("askew")
 
-# Entries of the largest block of divergences that is computed at a time.
-BLOCK_ENTRIES = 1 << 24
 ENCODERS = ("auto", "mlp", "two-sided")
 # Features of the embeddings of the encoder "mlp".
 EMBEDDING_FEATURES = 16
@@ -49,7 +44,7 @@ class FitWarning(UserWarning):
     """A learner learned nothing useful: its divergence is no better than a trivial one."""
 
 
-class BaseLearner(BaseEstimator):  # type: ignore[misc]
+class BaseLearner(FittedLearner):
     """A divergence that is learned from a table, with scaling and, where it helps, an encoder in front of it.
 
     Attributes
@@ -58,8 +53,8 @@ class BaseLearner(BaseEstimator):  # type: ignore[misc]
         The learned divergence between embeddings of points, as :meth:`transform` returns them.
     encoder_ : torch.nn.Module
         Maps points to their embeddings: the scaling, and the encoder if there is one.
-    second_encoder_ : torch.nn.Module or None
-        Maps second points of pairs, where they have an encoder of their own.
+    second_encoder_ : torch.nn.Module
+        Maps second points of pairs; only where they have their own encoder.
     choice_ : str
         What was learned and why: a sentence and, with ``divergence="auto"``, a table of all candidates.
     validation_ : dict
@@ -86,17 +81,14 @@ class BaseLearner(BaseEstimator):  # type: ignore[misc]
         "n_features_in_",
         "feature_names_in_",
     )
-    # What one row of the data is called, how many are needed to hold some out, and whether each is a tuple of points.
+    # What one row of the data is called, and how many are needed to hold some out.
     _rows: ClassVar[str]
     _rows_to_hold_out: ClassVar[int] = 200
-    _takes_tuples: ClassVar[bool] = False
     # What "auto" chooses from, from the simplest on.
     _candidates: ClassVar[tuple[str, ...]] = ("mahalanobis", "nbd", "drift")
     # The score on held-out rows that decides, and whether a smaller one is better.
     _score_name: ClassVar[str]
     _smaller_is_better: ClassVar[bool] = False
-    # Learners of earlier versions have no second encoder.
-    second_encoder_: nn.Module | None = None
 
     def __init__(
         self,
@@ -120,150 +112,6 @@ class BaseLearner(BaseEstimator):  # type: ignore[misc]
         self.random_state = random_state
         self.device = device
         self.progress = progress
-
-    # ------------------------------------------------------------------ after fit
-
-    @property
-    def model_(self) -> Embedded:
-        """The learned divergence between points, ``D(encoder_(x), encoder_(y))``.
-
-        It shares its weights with the learner: to train it further, copy it first.
-        """
-        check_is_fitted(self, "divergence_")
-        return Embedded(self.encoder_, self.divergence_, self.second_encoder_).eval()
-
-    def as_divergence(self) -> Embedded:
-        """Return :attr:`model_`: search, clustering and plots take a fitted learner for its divergence."""
-        return self.model_
-
-    def transform(self, X: ArrayLike, side: Side = "first") -> NDArray[Any]:
-        """Return the embeddings of points, ``(n, dim) -> (n, out)``, which ``divergence_`` compares.
-
-        ``divergence_.pairwise`` of two sets of embeddings is :meth:`pairwise` of the points. ``side`` matters where
-        second points have an encoder of their own.
-        """
-        checks.check_name(side, ("first", "second"), f"side of {type(self).__name__}.transform")
-        return self._embed(self._points(X), side).numpy()
-
-    def pairwise(self, A: ArrayLike, B: ArrayLike | None = None) -> NDArray[Any]:
-        """Return the divergence D(a, b) of each row of A to each row of B, ``(n, dim), (m, dim) -> (n, m)``.
-
-        Without B it is A against itself. The matrix is not symmetric in general: rows come first.
-        """
-        first = self._embed(self._points(A))
-        shared = B is None and self.second_encoder_ is None
-        second = first if shared else self._embed(self._points(A if B is None else B), "second")
-        rows = max(1, BLOCK_ENTRIES // max(1, second.shape[0]))
-        with torch.inference_mode():
-            if first.shape[0] <= rows:
-                return self.divergence_.pairwise(first, second).numpy()
-            return torch.cat([self.divergence_.pairwise(block, second) for block in first.split(rows)]).numpy()
-
-    def pair_distance(self, pairs: ArrayLike) -> NDArray[Any]:
-        """Return the divergence of the first point of each pair to the second, ``(n, 2, dim) -> (n,)``."""
-        first, second = self._tuples(pairs, 2).unbind(1)
-        with torch.inference_mode():
-            values: Tensor = self.divergence_(self._embed(first), self._embed(second, "second"))
-            return values.numpy()
-
-    def kneighbors(
-        self, X: ArrayLike | None = None, n_neighbors: int = 5, return_distance: bool = True
-    ) -> tuple[NDArray[Any], NDArray[np.int64]] | NDArray[np.int64]:
-        """Return the training points nearest to each query, by D(query, point), and their divergences.
-
-        The first call builds an index of the training points, which later calls use.
-
-        Parameters
-        ----------
-        X
-            Queries, ``(n, dim)``. None means the training points, each of which is then not its own neighbour.
-        n_neighbors
-            How many.
-        return_distance
-            Whether to return the divergences as well.
-
-        Returns
-        -------
-        tuple of arrays, ``(n, n_neighbors)`` each
-            Divergences in ascending order, and the numbers of rows of ``points_``.
-        """
-        check_is_fitted(self, "divergence_")
-        if self.second_encoder_ is not None:
-            hint = "Choose the items: index = askew.search.ExactIndex(learner); index.add(items); index.search(X)."
-            must = "a learner whose two points have one encoder"
-            raise ValueError(checks.message(f"{type(self).__name__}.kneighbors", must, "a second encoder", hint))
-        queries = None if X is None else self._points(X)
-        what = f"n_neighbors of {type(self).__name__}.kneighbors"
-        checks.check_size(n_neighbors, what)
-        available = len(self.items_) - (X is None)
-        if n_neighbors > available:
-            must = f"at most {available}, the number of training points to choose from"
-            raise ValueError(checks.message(what, must, n_neighbors))
-        values, indices = self._nearest(queries, n_neighbors)
-        return (values, indices) if return_distance else indices
-
-    def _nearest(self, queries: Tensor | None, count: int) -> tuple[NDArray[Any], NDArray[np.int64]]:
-        if queries is not None:
-            return self._item_index().search(self._embed(queries), count)
-        values, indices = self._item_index().search(torch.from_numpy(self.items_), count + 1)
-        itself = indices == np.arange(len(indices))[:, None]
-        itself[~itself.any(1), -1] = True  # points equal to it have crowded it out
-        return values[~itself].reshape(-1, count), indices[~itself].reshape(-1, count)
-
-    def _item_index(self) -> ExactIndex:
-        """Return the index of the training points; it is built again if these or the divergence have changed."""
-        index: ExactIndex | None
-        items, divergence, index = self.__dict__.get("_index", (None, None, None))
-        same = items is self.items_ and divergence is self.divergence_
-        if index is None or not same or not _has_weights(index.divergence, divergence):
-            index = ExactIndex(self.divergence_)
-            index.add(torch.from_numpy(self.items_))
-            self._index = (self.items_, self.divergence_, index)
-        return index
-
-    def __sklearn_tags__(self) -> Any:
-        tags = super().__sklearn_tags__()
-        if self._takes_tuples:
-            tags.input_tags.two_d_array, tags.input_tags.three_d_array = False, True
-        return tags
-
-    def __getstate__(self) -> dict[str, Any]:
-        # Copies and pickles build their own index.
-        state: dict[str, Any] = super().__getstate__()
-        return {name: value for name, value in state.items() if name != "_index"}
-
-    # ------------------------------------------------------------------ input
-
-    def _points(self, X: ArrayLike) -> Tensor:
-        """Return a table as float64 points after scikit-learn's checks."""
-        check_is_fitted(self, "divergence_")
-        whole = for_numpy(X, f"X of {type(self).__name__}")
-        return as_points(validate_data(self, whole, reset=False, dtype=np.float64, order="C"))
-
-    def _tuples(self, tuples: ArrayLike, size: int, reset: bool = False) -> Tensor:
-        """Return pairs or triplets of points, ``(n, size, dim)``, as float64."""
-        owner = type(self).__name__
-        name = {2: "pairs", 3: "triplets"}[size]
-        if not reset:
-            check_is_fitted(self, "divergence_")
-        whole = for_numpy(tuples, f"{name} of {owner}")
-        options = {"allow_nd": True, "ensure_2d": False, "dtype": np.float64}
-        array = check_array(whole, estimator=self, input_name=name, **options)
-        if array.ndim != 3 or array.shape[1] != size:
-            hint = f"Columns of points are put together by numpy.stack([{', '.join('abc'[:size])}], axis=1)."
-            raise ValueError(checks.message(f"{name} of {owner}", f"of shape (n, {size}, dim)", array.shape, hint))
-        if array.shape[2] == 0:
-            raise ValueError(checks.message(f"{name} of {owner}", "of points with at least one feature", array.shape))
-        if reset:
-            self.n_features_in_ = array.shape[2]
-        elif array.shape[2] != self.n_features_in_:
-            must = f"of points with {self.n_features_in_} features, as in fit"
-            raise ValueError(checks.message(f"{name} of {owner}", must, array.shape[2]))
-        return as_points(array)
-
-    def _embed(self, points: Tensor, side: Side = "first") -> Tensor:
-        second = self.second_encoder_ if side == "second" else None
-        return encode(self.encoder_ if second is None else second, points)
 
     def _check_choices(self) -> None:
         """Raise if ``divergence`` or ``encoder`` is of another kind or unknown."""
@@ -297,7 +145,9 @@ class BaseLearner(BaseEstimator):  # type: ignore[misc]
             with torch.inference_mode():
                 model(items, items)
         self.encoder_, self.divergence_ = encoder, model
-        self.second_encoder_ = None if second is None else second.eval()
+        self.__dict__.pop("second_encoder_", None)
+        if second is not None:
+            self.second_encoder_ = second.eval()
         self.points_, self.items_ = points.numpy(), items.numpy()
         self.history_, self.choice_, self.validation_ = history, choice.reason, choice.scores
         self.__dict__.pop("_index", None)
@@ -497,12 +347,6 @@ class BaseLearner(BaseEstimator):  # type: ignore[misc]
     @abstractmethod
     def _trivial_score(self, asked: Data) -> float:
         """Return the mean score of the best model that does not look at the points."""
-
-
-def _has_weights(copied: Divergence, divergence: Divergence) -> bool:
-    """Return whether a divergence still has the weights of its copy."""
-    then, now = copied.state_dict(), divergence.state_dict()
-    return then.keys() == now.keys() and all(torch.equal(then[name], now[name]) for name in then)
 
 
 def _split(scaling: nn.Module, model: Divergence) -> tuple[nn.Module, Divergence, nn.Module | None]:

@@ -26,6 +26,8 @@ class Loss(nn.Module, ABC):
 
     # The names of the parts of a batch, for errors.
     parts: ClassVar[tuple[str, ...]]
+    # The median that D should have at the start, where there are no targets to say it.
+    median: float = 1.0
 
     @abstractmethod
     def of(self, model: Divergence, *batch: Tensor) -> Tensor:
@@ -69,9 +71,12 @@ class TripletLoss(Loss):
         result: Tensor = self(*self.values(model, *batch))
         return result
 
-    def values(self, model: Divergence, anchors: Tensor, positives: Tensor, negatives: Tensor) -> tuple[Tensor, Tensor]:
+    def values(self, model: Any, anchors: Tensor, positives: Tensor, negatives: Tensor) -> tuple[Tensor, Tensor]:
         """Return D(anchor, positive) and D(anchor, negative); each point is encoded once."""
-        if hasattr(model, "encode"):
+        if getattr(model, "second", None) is not None:  # anchors may be things of another kind
+            others = model.encode(torch.cat([positives, negatives]), "second").chunk(2)
+            anchors, (positives, negatives), model = model.encode(anchors), others, model.divergence
+        elif hasattr(model, "encode"):
             points, model = embed(model, torch.cat([anchors, positives, negatives]))
             anchors, positives, negatives = points.chunk(3)
         return model(anchors, positives), model(anchors, negatives)
@@ -93,6 +98,8 @@ class MarginLoss(Loss):
         if isinstance(margin, bool) or not isinstance(margin, Real) or not abs(margin) <= LARGEST_MARGIN:
             raise ValueError(checks.message(what, f"a number of at most {LARGEST_MARGIN:g} in size", repr(margin)))
         self.margin = float(margin)
+        # D that starts far above the margin learns slowly: all triplets are then as good as decided.
+        self.median = self.margin / 2 if self.margin > 0 else 1.0
 
     def extra_repr(self) -> str:
         """Show the margin."""

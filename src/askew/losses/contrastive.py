@@ -27,6 +27,7 @@ class _TwoMargins(Loss):
         super().__init__()
         self.positive_margin = check_nonnegative(positive_margin, f"positive_margin of {type(self).__name__}")
         self.negative_margin = check_nonnegative(negative_margin, f"negative_margin of {type(self).__name__}")
+        self.median = (self.positive_margin + self.negative_margin) / 2 or 1.0
 
     def _mean(self, values: Tensor, positive: Tensor, negative: Tensor) -> Tensor:
         # Values of the other kind are replaced before the formula: no infinity is multiplied by zero.

@@ -145,9 +145,9 @@ class Run:
         elif isinstance(self.loss, LabelLoss):
             points = batch[0]
             order = torch.randperm(points.shape[0], generator=torch.Generator().manual_seed(0)).to(points.device)
-            calibrate(points, points[order])
+            calibrate(points, points[order], median=self.loss.median)
         else:
-            calibrate(batch[0], batch[2])
+            calibrate(batch[0], batch[2], median=self.loss.median)
         self.processes.broadcast_weights([self.model])  # with loaders, each process has seen other rows
         self.good = _copy(self.model)
 
