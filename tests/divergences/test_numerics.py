@@ -21,6 +21,7 @@ PAIRS = 50
 RATIOS = (1.0, 1e-1, 1e-2, 1e-3, 1e-4, 1e-5, 1e-6)
 OFFSETS = (0.0, 1.0, 10.0, 100.0, 1000.0)
 CLOSED = ("kl", "kl-simplex", "itakura-saito", "logistic", "log-sum-exp", "exponential", "power", "euclidean")
+CLOSED = (*CLOSED, "hyperbolic")
 NETWORKS = ("nbd", "nbd-calibrated", "nbd-paper", "network-alone")
 WIDTHS = ((1,), (128, 128), (512, 512))
 # Below this float32 has lost digits to underflow somewhere on the way.

@@ -119,7 +119,7 @@ def test_strings_booleans_and_mixed_labels() -> None:
         (
             {"divergence": "nbdd"},
             ValueError,
-            "divergence of DivergenceLearner must be one of 'nbd'.*Did you mean 'nbd'",
+            "divergence of DivergenceLearner must be one of 'auto', 'nbd'.*Did you mean 'nbd'",
         ),
         ({"divergence": 3}, ValueError, "divergence of DivergenceLearner must be one of"),
         ({"divergence": askew.make("nbd", 7)}, ValueError, "divergence of DivergenceLearner must be of dim 4"),

@@ -103,7 +103,7 @@ def test_neighbors_keep_their_index(monkeypatch: pytest.MonkeyPatch, tmp_path: P
             built.append(len(items))
             super().add(items, ids)
 
-    monkeypatch.setattr("askew.estimators.base.ExactIndex", Counting)
+    monkeypatch.setattr("askew.estimators.fitted.ExactIndex", Counting)
     learner = DivergenceLearner("mahalanobis", None, steps=5, random_state=0).fit(X[TRAIN], LABELS[TRAIN])
     first = learner.kneighbors(X[TEST], 3)
     np.testing.assert_array_equal(learner.kneighbors(X[TEST], 3), first)
@@ -151,9 +151,9 @@ def test_no_network_is_built_to_choose(monkeypatch: pytest.MonkeyPatch) -> None:
     """Only those that are trained: two to compare and one to keep; one where nothing is compared."""
     made: list[str] = []
 
-    def counting(name: str, dim: int) -> askew.Divergence:
+    def counting(name: str, dim: int, *encoders: nn.Module) -> askew.Divergence:
         made.append(name)
-        return askew.make(name, dim)
+        return askew.make(name, dim, *encoders)
 
     monkeypatch.setattr("askew.estimators.base.make", counting)
     DivergenceLearner("mahalanobis", steps=2).fit(X, LABELS)
@@ -171,7 +171,7 @@ def test_a_fit_that_fails_sets_no_attribute() -> None:
 
 def test_blocks_do_not_change_the_result(learner: DivergenceLearner, monkeypatch: pytest.MonkeyPatch) -> None:
     whole, nearest = learner.pairwise(X), learner.kneighbors(n_neighbors=4)
-    monkeypatch.setattr("askew.estimators.base.BLOCK_ENTRIES", 1000)
+    monkeypatch.setattr("askew.estimators.fitted.BLOCK_ENTRIES", 1000)
     np.testing.assert_allclose(learner.pairwise(X), whole, rtol=1e-3)
     np.testing.assert_array_equal(learner.kneighbors(n_neighbors=4)[1], nearest[1])
 

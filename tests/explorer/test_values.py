@@ -95,6 +95,7 @@ MODELS: dict[str, Callable[[], Divergence]] = {
     "kl-simplex": lambda: askew.make("kl-simplex", DIM),
     "itakura-saito": lambda: askew.make("itakura-saito", DIM),
     "logistic": lambda: askew.make("logistic", DIM),
+    "hyperbolic": lambda: askew.make("hyperbolic", DIM),
     "log-sum-exp": lambda: askew.make("log-sum-exp", DIM),
     "exponential": lambda: askew.make("exponential", DIM),
     "power": lambda: askew.make("power", DIM),

@@ -95,8 +95,18 @@ def test_names_of_the_data_frame_are_those_of_the_axes(tmp_path: Path) -> None:
 
 
 SHOWN = {"nbd", "nbd-paper", "mahalanobis", "mahalanobis-norm", "euclidean", "euclidean-norm", "bregman-sqrt"}
-SHOWN |= {"bregman-gs", "kl", "kl-simplex", "itakura-saito", "logistic", "log-sum-exp", "exponential", "power"}
-SHOWN |= {"deep-div-affine", "pbdl"}
+SHOWN |= {
+    "bregman-gs",
+    "kl",
+    "kl-simplex",
+    "itakura-saito",
+    "logistic",
+    "log-sum-exp",
+    "exponential",
+    "hyperbolic",
+    "power",
+}
+SHOWN |= {"deep-div-affine", "pbdl", "hyperbolic", "drift", "drift-root", "drift-mahalanobis"}
 
 
 @pytest.mark.parametrize("name", CATALOGUE)

@@ -102,8 +102,10 @@ def _learn(
     target: Annotated[str | None, typer.Option(help="Column of --pairs with the values of D(first, second).")] = None,
     triplets: Annotated[Path | None, typer.Option(help="Table of rows of TABLE: anchor, nearer, farther.")] = None,
     dataset: options.Dataset = None,
-    divergence: Annotated[str, typer.Option(metavar="NAME", help="Divergence to learn.")] = "nbd",
-    encoder: Annotated[str, typer.Option(metavar="auto|none|mlp", help="Network in front of it.")] = "auto",
+    divergence: Annotated[str, typer.Option(metavar="auto|NAME", help="Divergence to learn.")] = "nbd",
+    encoder: Annotated[
+        str, typer.Option(metavar="auto|none|mlp|two-sided", help="Network in front of it, or one for each point.")
+    ] = "auto",
     name: Annotated[
         str | None, typer.Option("--id", help="Column of TABLE by which --pairs and --triplets name rows.")
     ] = None,
@@ -122,8 +124,8 @@ def _learn(
     if len(given) != 1:
         must = "one of --label, --pairs (with --target) and --triplets"
         raise ValueError(message("what to learn from", must, " and ".join(given) or "none"))
-    check_name(divergence, (*options.LEARNED, *options.CLOSED), "--divergence")
-    check_name(encoder, ("auto", "none", "mlp"), "--encoder")
+    check_name(divergence, ("auto", *options.LEARNED, *options.CLOSED), "--divergence")
+    check_name(encoder, ("auto", "none", "mlp", "two-sided"), "--encoder")
     options.check_source(file, dataset)
     for path in (pairs, triplets):
         if path is not None:

@@ -21,7 +21,7 @@ LEARNED = (
 )
 CLOSED = (
     *("euclidean", "euclidean-norm", "kl", "kl-simplex", "itakura-saito", "logistic", "log-sum-exp"),
-    *("exponential", "power"),
+    *("exponential", "hyperbolic", "power"),
 )
 # What is compared by default: nothing learned, a linear map, two other learners, and ours.
 USUAL = ("euclidean", "mahalanobis", "deep-div", "pbdl", "nbd")

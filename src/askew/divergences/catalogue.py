@@ -110,6 +110,7 @@ CATALOGUE: dict[str, Entry] = {
         _closed("logistic", potentials.FermiDirac, "logistic loss divergence on the unit box", UNIT_BOX),
         _closed("log-sum-exp", potentials.LogSumExp, "divergence of log-sum-exp, the dual of KL on the simplex"),
         _closed("exponential", potentials.Exponential, "divergence of the sum of exponentials"),
+        _closed("hyperbolic", potentials.Hyperbolic, "ranks like the distance of hyperbolic space"),
         _closed("power", potentials.PowerNorm, "divergence of sum |x|^1.5"),
     )
 }

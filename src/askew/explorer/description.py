@@ -232,6 +232,7 @@ CLOSED_FORMS: dict[type, str] = {
     potentials.Burg: "burg",
     potentials.Exponential: "exponential",
     potentials.FermiDirac: "fermi-dirac",
+    potentials.Hyperbolic: "hyperbolic",
     potentials.LogSumExp: "log-sum-exp",
 }
 COMPOSED: dict[type, Callable[[Any], Part]] = {

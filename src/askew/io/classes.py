@@ -18,8 +18,8 @@ NAMES = {
     ("encoders", "askew.encoders"): ("Identity", "Linear", "MLP", "SmallCNN", "Standardize"),
     ("encoders", "askew_paper.encoders"): ("ResNet18", "ResNet20"),
     ("potentials", "askew.potentials"): (
-        *("AffinePrecomposed", "Burg", "Conjugate", "Exponential", "FermiDirac", "FromFunction", "ICNN", "LogSumExp"),
-        *("NegativeEntropy", "Potential", "PowerNorm", "Quadratic", "Scaled", "Sum"),
+        *("AffinePrecomposed", "Burg", "Conjugate", "Exponential", "FermiDirac", "FromFunction", "Hyperbolic", "ICNN"),
+        *("LogSumExp", "NegativeEntropy", "Potential", "PowerNorm", "Quadratic", "Scaled", "Sum"),
     ),
     ("potentials", "askew.potentials.closed_form"): ("ClosedForm", "Separable"),
 }

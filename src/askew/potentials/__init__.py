@@ -13,6 +13,7 @@ from askew.potentials.closed_form import (
 from askew.potentials.compositions import AffinePrecomposed
 from askew.potentials.conjugate import Conjugate
 from askew.potentials.function import ConvexityReport, FromFunction, check_convexity
+from askew.potentials.hyperbolic import Hyperbolic
 from askew.potentials.icnn import ICNN
 from askew.potentials.inverse import InverseGradient
 
@@ -25,6 +26,7 @@ __all__ = [
     "Exponential",
     "FermiDirac",
     "FromFunction",
+    "Hyperbolic",
     "InverseGradient",
     "LogSumExp",
     "NegativeEntropy",

@@ -200,6 +200,13 @@ function softmax(points, n, dim) {
   return { values, gradients: result };
 }
 
+function hyperboloid(points, n, dim) {
+  const values = new Float64Array(n);
+  for (let i = 0; i < points.length; i++) values[Math.floor(i / dim)] += points[i] * points[i];
+  for (let i = 0; i < n; i++) values[i] = Math.sqrt(1 + values[i]);
+  return { values, gradients: points.map((x, i) => x / values[Math.floor(i / dim)]) };
+}
+
 function power({ p }) {
   const signed = (x, q) => Math.sign(x) * Math.abs(x) ** q;
   return separable((x) => Math.abs(x) ** p, (x) => p * signed(x, p - 1));
@@ -321,6 +328,7 @@ const POTENTIALS = {
   burg: () => separable((x) => -Math.log(x), (x) => (x > 0 ? -1 / x : NaN)),
   exponential: () => separable(Math.exp, Math.exp),
   "fermi-dirac": () => separable((x) => xlogx(x) + xlogx(1 - x), (x) => Math.log(x) - Math.log1p(-x)),
+  hyperbolic: () => ({ evaluate: hyperboloid }),
   "log-sum-exp": () => ({ evaluate: softmax }),
 };
 
