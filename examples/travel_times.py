@@ -1,17 +1,19 @@
-"""Walking times in hilly country, learned by a quasimetric: not symmetric, but with the triangle inequality.
+"""Walking times in hilly country: who can reach me in ten minutes is not where I can get in ten minutes.
 
-    python examples/travel_times.py         # 400 crossings with nothing but their coordinates
+    python examples/travel_times.py                       # 400 crossings with nothing but their coordinates
+    python examples/travel_times.py --picture times.png   # both isochrones around one crossing
 
 Uphill takes longer than downhill. Every method learns from the times between some crossings, and is asked about
 crossings that it has never seen. "error" is the mean absolute error relative to the mean time. "direction" is how often
 it knows which of there and back is faster, .500 for a coin. "detours" is how often it claims that a way through a third
-crossing is shorter than the shortest way: the triangle inequality, where it is promised, rules that out. The hills are
+crossing is shorter than the shortest way: the triangle inequality, where it is guaranteed, rules that out. The hills are
 made up, and steep; `askew-paper run roads` has real road networks.
 """
 
 from __future__ import annotations
 
 import argparse
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -19,6 +21,8 @@ from scipy.sparse import coo_array
 from scipy.sparse.csgraph import dijkstra
 
 import askew
+
+METHODS = ("mahalanobis-norm", "nbd", "iqe", "drift-root")
 
 
 def hills(side: int) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
@@ -40,12 +44,32 @@ def joined(features: NDArray[np.float64], i: NDArray[np.int64], j: NDArray[np.in
     return np.stack([features[i], features[j]], 1)
 
 
+def draw(path: str, learner: Any, features: NDArray[np.float64], times: NDArray[np.float64], side: int) -> None:
+    """Draw where one can get from a crossing, and from where one can get to it, in the same time."""
+    import matplotlib.pyplot as plt
+
+    here = side * (side // 2) + side // 3
+    limits = np.quantile(times[here], [0.15, 0.3, 0.5])
+    figure, axes = plt.subplots(1, 2, figsize=(9, 4.3), layout="constrained", sharex=True, sharey=True)
+    own = features[[here]]
+    parts = (("from here", learner.pairwise(own, features)[0], times[here]),)
+    parts += (("to here", learner.pairwise(features, own)[:, 0], times[:, here]),)
+    grid = features.reshape(side, side, 2)
+    for axis, (title, learned, true) in zip(axes, parts, strict=True):
+        axis.contourf(*np.moveaxis(grid, 2, 0), learned.reshape(side, side), [0, *limits], cmap="Blues_r", alpha=0.8)
+        axis.contour(*np.moveaxis(grid, 2, 0), true.reshape(side, side), limits, colors="black", linewidths=0.8)
+        axis.plot(*own[0], "o", color="#d55e00")
+        axis.set(title=f"{title}: learned (blue) and true (lines)", aspect="equal", xticks=[], yticks=[])
+    figure.savefig(path, dpi=120)
+
+
 def main() -> None:
     """Learn from half of the crossings and judge by the other half."""
     parser = argparse.ArgumentParser(description="Learn travel times that differ there and back.")
     parser.add_argument("--side", type=int, default=20, help="of the grid of roads, which has side^2 crossings")
     parser.add_argument("--pairs", type=int, default=4000)
     parser.add_argument("--steps", type=int, default=400)
+    parser.add_argument("--picture", help="a file for the isochrones of drift-root")
     options = parser.parse_args()
     features, times = hills(options.side)
     generator = np.random.default_rng(1)
@@ -59,7 +83,7 @@ def main() -> None:
         f"{np.abs(truth - times[b, a]).mean() / truth.mean():.0%} of the mean time\n"
     )
     print(f"{'':18}   error  direction  detours")
-    for name in ("mahalanobis-norm", "nbd", "iqe"):
+    for name in METHODS:
         learner = askew.PairRegressor(name, encoder="mlp", steps=options.steps, random_state=0)
         learner.fit(joined(features, i, j), times[i, j])
         there, back = (learner.predict(joined(features, *pair)) for pair in ((a, b), (b, a)))
@@ -70,6 +94,9 @@ def main() -> None:
         onwards, direct = (learner.predict(joined(features, *pair)) for pair in ((b, c), (a, c)))
         detours = (direct > 1.0001 * (there + onwards)).mean()
         print(f"{name:18}{error:8.3f}{direction:11.3f}{detours:9.3f}")
+    if options.picture:
+        draw(options.picture, learner, features, times, options.side)
+        print(f"\nwrote {options.picture}")
 
 
 if __name__ == "__main__":

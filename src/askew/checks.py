@@ -75,7 +75,8 @@ def check_widths(widths: Sequence[int], what: str, empty: bool = False) -> tuple
     """Return the widths of hidden layers as a tuple of positive integers, at least one unless it may be ``empty``."""
     if isinstance(widths, (str, bytes)) or not isinstance(widths, Sequence) or (len(widths) == 0 and not empty):
         hint = "Example: widths=(128, 128)."
-        raise ValueError(message(what, "a non-empty sequence of positive integers", repr(widths), hint))
+        must = "a sequence of positive integers" if empty else "a non-empty sequence of positive integers"
+        raise ValueError(message(what, must, repr(widths), hint))
     return tuple(check_size(width, f"each of {what}") for width in widths)
 
 

@@ -334,15 +334,15 @@ def network() -> NeuralBregman:
     [
         (lambda: NeuralBregman(0), ValueError, "dim of NeuralBregman must be a positive integer. Got 0 instead."),
         (
-            lambda: NeuralBregman(DIM, ()),
+            lambda: NeuralBregman(DIM, (), quadratic=0, separable=0),
             ValueError,
-            "widths of ICNN must be a non-empty sequence of positive integers.",
+            "terms of ICNN must be at least one of widths, quadratic and separable. Got none",
         ),
         (lambda: NeuralBregman(DIM, "12"), ValueError, "Got '12' instead. Example: widths=(128, 128)."),
         (lambda: NeuralBregman(DIM, 128), ValueError, "Got 128 instead. Example: widths=(128, 128)."),
         (lambda: NeuralBregman(DIM, (8, -1)), ValueError, "each of widths of ICNN must be a positive integer. Got -1"),
         (lambda: NeuralBregman(DIM, (8.0,)), ValueError, "each of widths of ICNN must be a positive integer. Got 8.0"),
-        (lambda: NeuralBregman.paper(DIM, ()), ValueError, "widths of ICNN must be a non-empty sequence"),
+        (lambda: NeuralBregman.paper(DIM, ()), ValueError, "terms of ICNN must be at least one of"),
         (lambda: ICNN(-1), ValueError, "dim of ICNN must be a positive integer. Got -1 instead."),
         (lambda: Euclidean(0), ValueError, "dim of Euclidean must be a positive integer. Got 0 instead."),
         (lambda: Mahalanobis(DIM, rank=0), ValueError, "rank of Mahalanobis must be a positive integer. Got 0"),

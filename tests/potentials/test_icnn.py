@@ -477,9 +477,9 @@ def test_weights_of_a_fresh_network_average(nonnegative: str) -> None:
 @pytest.mark.parametrize(
     ("options", "text"),
     [
-        ({"widths": ()}, r"widths of ICNN must be a non-empty sequence of positive integers\. Got \(\)"),
+        ({"widths": (), "quadratic": 0, "separable": 0}, r"terms of ICNN must be at least one of widths, quadratic"),
         ({"widths": (8, 0)}, r"each of widths of ICNN must be a positive integer\. Got 0"),
-        ({"widths": 8}, r"widths of ICNN must be a non-empty sequence of positive integers\. Got 8"),
+        ({"widths": 8}, r"widths of ICNN must be a sequence of positive integers\. Got 8"),
         ({"activation": "softpluss"}, r"activation must be one of .* Did you mean 'softplus'"),
         (
             {"nonnegative": "relu"},
