@@ -6,8 +6,8 @@
 Uphill takes longer than downhill. Every method learns from the times between some crossings, and is asked about
 crossings that it has never seen. "error" is the mean absolute error relative to the mean time. "direction" is how often
 it knows which of there and back is faster, .500 for a coin. "detours" is how often it claims that a way through a third
-crossing is shorter than the shortest way: the triangle inequality, where it is guaranteed, rules that out. The hills are
-made up, and steep; `askew-paper run roads` has real road networks.
+crossing is shorter than the shortest way: a guaranteed triangle inequality rules that out. The hills are made up, and
+steep; `askew-paper run roads` has real road networks.
 """
 
 from __future__ import annotations

@@ -243,12 +243,24 @@ def test_the_fitting_divergence_clusters_best(tmp_path: Path) -> None:
 
 
 def test_travel_times_need_both_directions_and_the_triangle(tmp_path: Path) -> None:
-    output = run_example("travel_times.py", "--side", "12", "--pairs", "2000", "--steps", "150", folder=tmp_path)
-    symmetric, bregman, quasimetric = (figures(output, name) for name in ("mahalanobis-norm", "nbd", "iqe"))
+    output = run_example(
+        "travel_times.py",
+        "--side",
+        "12",
+        "--pairs",
+        "2000",
+        "--steps",
+        "150",
+        "--picture",
+        "times.png",
+        folder=tmp_path,
+    )
+    names = ("mahalanobis-norm", "nbd", "iqe", "drift-root")
+    symmetric, bregman, quasimetric, drift = (figures(output, name) for name in names)
     assert symmetric[1] == 0.5
     assert symmetric[2] == quasimetric[2] == 0 < bregman[2]
-    assert quasimetric[1] > 0.8
-    assert quasimetric[0] < symmetric[0]
+    assert min(quasimetric[1], drift[1]) > 0.7
+    assert max(quasimetric[0], drift[0]) < symmetric[0]
 
 
 def test_cells_of_the_notebook_run_in_order(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
