@@ -75,7 +75,7 @@ def load_closure(share: int, folder: Folder = None) -> Closure:
 
 
 def random_closure(share: int, nodes: int = 60, seed: int = 0) -> Closure:
-    """Return three small random trees, split as the published ones are: 5 % of the non-basic pairs for each of both tests.
+    """Return three small random trees, split as the published pairs are: 5 % of the non-basic ones for each test.
 
     Examples
     --------

@@ -1,4 +1,4 @@
-"""Link prediction in a hierarchy: which pairs follow from the pairs that are known, with codes of two or five numbers."""
+"""Link prediction in a hierarchy: which pairs follow from known ones, with codes of two or five numbers."""
 
 from __future__ import annotations
 
@@ -39,9 +39,15 @@ CALIBRATION = 4000
 # Times that a training is validated.
 LOOKS = 50
 PLANS: dict[str, dict[str, Value]] = {
-    "toy": {"steps": 40, "batch": 64, "random": 16, "rates": (0.02,), "triangle": (1.0,)},
-    "quick": {"steps": 400, "batch": 512, "random": 64, "rates": (0.02,), "triangle": (0.3, 10.0)},
-    "paper": {"steps": 4000, "batch": 512, "random": 64, "rates": (0.01, 0.02, 0.05), "triangle": (0.3, 1.0, 3.0, 10.0)},
+    "toy": {"steps": 40, "batch": 64, "random": 16, "rates": (0.02,), "inclusion": (1.0,)},
+    "quick": {"steps": 400, "batch": 512, "random": 64, "rates": (0.02,), "inclusion": (1.0, 10.0)},
+    "paper": {
+        "steps": 4000,
+        "batch": 512,
+        "random": 64,
+        "rates": (0.01, 0.02, 0.05),
+        "inclusion": (0.3, 1.0, 3.0, 10.0),
+    },
 }
 
 
@@ -146,20 +152,20 @@ def model_of(method: str, codes: Tensor) -> Embedded:
 
 
 class ClosureLoss(nn.Module):
-    r"""Logistic loss of known pairs against pairs with random general nodes, and a penalty on broken triangles.
+    r"""Logistic loss of known pairs against pairs with random general nodes, and a penalty on broken inclusions.
 
     .. math:: \operatorname{mean}\, s(a S(x, y) - b) + \operatorname{mean}\, s(b - a D(x, u))
-        + w \operatorname{mean}\, a \max(0, D(z, y) - D(z, x) - S(x, y)), \qquad s(t) = \log(1 + e^t)
+        + w \operatorname{mean}\, a \max(0, D(z, y) - D(z, x)), \qquad s(t) = \log(1 + e^t)
 
-    for known pairs (x, y) and random nodes u and z. S is D, or less than 0 where D is 0 and the order of pairs
-    says how far: known pairs are drawn deep into that region. The last term says that what is below x is below y. It compares values of the
-    model with each other, and no pair that is not known is called one that holds. The scale a and the threshold b are
-    learned. Only the known pairs are never taken as wrong ones: others that hold are, if they are drawn.
+    for known pairs (x, y) and random nodes u and z. S is :meth:`~askew.divergences.Divergence.order`, which may be
+    negative where D is 0: known pairs are drawn deep into that region. The last term says that nothing is closer to x
+    than to y, as y includes x. It compares values of the model with each other: no pair but the known ones is said to
+    hold. The scale a and the threshold b are learned. Pairs that hold and are not known count as wrong if drawn.
     """
 
-    def __init__(self, task: Closure, random: int, triangle: float) -> None:
+    def __init__(self, task: Closure, random: int, inclusion: float) -> None:
         super().__init__()
-        self.nodes, self.random, self.triangle = task.nodes, random, triangle
+        self.nodes, self.random, self.inclusion = task.nodes, random, inclusion
         known = torch.eye(task.nodes, dtype=torch.bool)
         known[tuple(torch.from_numpy(task.train.T.copy()))] = True
         self.unknown = ~known
@@ -181,21 +187,20 @@ class ClosureLoss(nn.Module):
         general, below = torch.randint(self.nodes, (2, self.random))
         x, y, scale = model.encode(low), model.encode(high, "second"), self.log_scale.exp()
         order = model.divergence.order(x, y)
-        order = model.divergence.from_order(order) - model.divergence.from_order((-order).relu())  # in units of D
         wrong = model.divergence.pairwise(x, model.encode(general, "second"))
         unknown = self.unknown[low][:, general]
         loss = functional.softplus(scale * order - self.threshold).mean()
         loss = loss + (functional.softplus(self.threshold - scale * wrong) * unknown).mean()
         z, through = model.encode(below), model.encode(low, "second")
         there, halfway = model.divergence.pairwise(z, torch.cat([y, through])).chunk(2, 1)
-        return loss + self.triangle * scale * (there - halfway - order).relu().mean()
+        return loss + self.inclusion * scale * (there - halfway).relu().mean()
 
 
-def learn(method: str, task: Closure, dim: int, plan: Plan, random: int, triangle: float, seed: int) -> Any:
+def learn(method: str, task: Closure, dim: int, plan: Plan, random: int, inclusion: float, seed: int) -> Any:
     """Return the model of the epoch with the best F1 on the validation pairs, that F1, and the epoch."""
     torch.manual_seed(seed)
     model = model_of(method, layout(task.train, task.nodes, dim, seed))
-    loss = ClosureLoss(task, random, triangle)
+    loss = ClosureLoss(task, random, inclusion)
     loss.calibrate(model, seed)
     best: tuple[float, int, dict[str, Tensor]] = (-1.0, 0, {})
 
@@ -228,20 +233,20 @@ def cells(scale: str, seeds: int) -> Iterator[Cell]:
 
 
 def run(cell: Cell) -> Outcome:
-    """Choose rate, weight of the triangles and threshold on the validation pairs; return F1 on the test pairs."""
+    """Choose rate, weight of inclusions and threshold on the validation pairs; return F1 on the test pairs."""
     dim, share = (int(part.strip("d=%")) for part in cell.setting.split("/"))
     task = random_closure(share) if cell["data"] == "random trees" else load_closure(share)
     epochs = math.ceil(cell["steps"] / math.ceil(len(task.train) / cell["batch"]))
     trials = {}
     for rate in cell["rates"]:
-        for triangle in cell["triangle"]:
+        for inclusion in cell["inclusion"]:
             plan = Plan(epochs, cell["batch"], (rate,))
-            trials[rate, triangle] = learn(cell.method, task, dim, plan, cell["random"], triangle, cell.seed)
-    rate, triangle = max(trials, key=lambda trial: trials[trial][1])
-    model, score, epoch = trials[rate, triangle]
+            trials[rate, inclusion] = learn(cell.method, task, dim, plan, cell["random"], inclusion, cell.seed)
+    rate, inclusion = max(trials, key=lambda trial: trials[trial][1])
+    model, score, epoch = trials[rate, inclusion]
     threshold = best_threshold(scores_of(model, task.valid), scores_of(model, task.valid_neg))
     tested = f1(scores_of(model, task.test), scores_of(model, task.test_neg), threshold)
-    chosen = {"learning rate": rate, "triangle": triangle, "epoch": epoch, "validation": 100 * score}
+    chosen = {"learning rate": rate, "inclusion": inclusion, "epoch": epoch, "validation": 100 * score}
     return Outcome({"f1": 100 * tested}, chosen=chosen)
 
 
