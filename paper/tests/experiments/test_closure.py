@@ -60,7 +60,7 @@ def test_sides_and_structure() -> None:
         assert bool((model(nodes, nodes) == 0).all()) == (method != "unconstrained"), method
     assert not Unconstrained(5).reflexive
     assert (Unconstrained(5).pairwise(codes, codes) > 0).all()
-    with pytest.raises(ValueError, match="method of closure must be one of"):
+    with pytest.raises(ValueError, match="method behind an encoder must be one of"):
         model_of("cosine", codes)
 
 
