@@ -47,6 +47,7 @@ METHODS = {
     "shortest-path": "bregman-gs",
     "roads": "bregman-sqrt",
     "entailment": "deep-div",
+    "closure": "mrn",
 }
 
 

@@ -8,6 +8,7 @@ from askew import checks
 from askew_paper.experiment import Experiment
 from askew_paper.experiments.ablation import ABLATION
 from askew_paper.experiments.bregman_images import BREGCIFAR, BREGMNIST
+from askew_paper.experiments.closure import CLOSURE
 from askew_paper.experiments.clustering import CLUSTERING
 from askew_paper.experiments.deep_metric import DEEP_METRIC
 from askew_paper.experiments.entailment import ENTAILMENT
@@ -27,7 +28,7 @@ EXPERIMENTS: dict[str, Experiment] = {
     for experiment in (
         *(CLUSTERING, RANKING, REGRESSION, TIMING, ABLATION),
         *(BREGMNIST, BREGCIFAR, DEEP_METRIC, SEMANTIC, OVERLAP, SHORTEST_PATH),
-        *(ROADS, ENTAILMENT),
+        *(ROADS, ENTAILMENT, CLOSURE),
     )
 }
 

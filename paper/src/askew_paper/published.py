@@ -1,5 +1,8 @@
 """Every number in the tables of "Neural Bregman Divergences for Distance Learning" (ICLR 2023), as data.
 
+Link prediction, which that paper does not have, is compared with table 2 of "Shadow Cones: A Generalized Framework for
+Partial Order Embeddings" (ICLR 2024).
+
 - Values are as printed. Methods have their names in the catalogue: NBD is ``nbd``, and ``nbd-paper`` is compared
   with it as well. The paper does not say where its Mahalanobis distance is squared: it is ``mahalanobis`` everywhere.
 - The tables of UCI data have the names of :func:`askew_paper.data.table_names`.
@@ -90,6 +93,7 @@ class PublishedGraph:
     details: str
 
 
+SHADOW_CONES = "Shadow Cones, table 2"
 TABLES: dict[str, PaperTable] = {
     table.name: table
     for table in (
@@ -104,6 +108,8 @@ TABLES: dict[str, PaperTable] = {
         PaperTable("tbl:short_path_results", "shortest-path", "not stated", runs=5, digits=2),
         # Training is per epoch; the caption gives no unit of time, so only ratios can be compared.
         PaperTable("tab:runtime", "timing", "not stated", runs=30, digits=2),
+        # Of Shadow Cones; the number of runs is not stated.
+        PaperTable(SHADOW_CONES, "closure", "percent", runs=1, digits=1),
     )
 }
 
@@ -118,6 +124,16 @@ METHODS = {
     "Bregman-sqrt": "bregman-sqrt",
     "Bregman-GS": "bregman-gs",
 }
+# Methods that others have published and we do not run.
+OTHERS = {
+    "GBC-box": "gbc-box",
+    "VBC-box": "vbc-box",
+    "Entailment Cone": "entailment-cone",
+    "Umbral-half-space": "umbral-half-space",
+    "Umbral-Poincaré-ball": "umbral-ball",
+    "Penumbral-half-space": "penumbral-half-space",
+    "Penumbral-Poincaré-ball": "penumbral-ball",
+}
 
 _Figure = float | tuple[float, float]  # a mean, or a mean and its spread
 
@@ -130,7 +146,7 @@ def _cells(
     for label, figures in rows.items():
         for (setting, score), figure in zip(columns, figures, strict=True):
             mean, spread = figure if isinstance(figure, tuple) else (figure, None)
-            cells.append(Published(table, setting, METHODS[label], score, mean, spread, label))
+            cells.append(Published(table, setting, (METHODS | OTHERS)[label], score, mean, spread, label))
     return tuple(cells)
 
 
@@ -273,6 +289,20 @@ _RUNTIME = _cells(
     },
 )
 
+_CLOSURE = _cells(
+    SHADOW_CONES,
+    [(f"d={dim}/{share}%", "f1") for dim in (2, 5) for share in (0, 10, 25, 50, 90)],
+    {
+        "GBC-box": (23.4, 25.0, 23.7, 43.1, 48.2, 35.8, 60.1, 66.8, 83.8, 97.6),
+        "VBC-box": (20.1, 26.1, 31.0, 33.3, 34.7, 30.9, 43.1, 58.6, 74.9, 69.3),
+        "Entailment Cone": (54.4, 61.0, 71.0, 66.5, 73.1, 56.3, 81.0, 84.1, 83.6, 82.9),
+        "Umbral-half-space": (57.7, 73.7, 77.4, 80.3, 79.0, 69.4, 81.1, 83.7, 88.5, 91.8),
+        "Umbral-Poincaré-ball": (44.6, 58.9, 60.5, 65.3, 63.6, 62.4, 67.4, 81.4, 81.9, 92.2),
+        "Penumbral-half-space": (52.8, 74.1, 70.9, 72.3, 76.0, 67.8, 82.0, 83.5, 87.6, 89.9),
+        "Penumbral-Poincaré-ball": (44.6, 60.8, 62.7, 68.4, 67.9, 60.8, 69.5, 78.2, 84.4, 92.6),
+    },
+)
+
 PUBLISHED: dict[str, tuple[Published, ...]] = {
     "clustering": _DISTR,
     "ranking": _RANKING_FULL + _RANKING,
@@ -284,6 +314,7 @@ PUBLISHED: dict[str, tuple[Published, ...]] = {
     "semantic": _SEMANTIC,
     "overlap": (),
     "shortest-path": _SHORTEST_PATH,
+    "closure": _CLOSURE,
 }
 
 _WEIGHTS = (0.01, 0.02, 1.00)
