@@ -243,18 +243,7 @@ def test_the_fitting_divergence_clusters_best(tmp_path: Path) -> None:
 
 
 def test_travel_times_need_both_directions_and_the_triangle(tmp_path: Path) -> None:
-    output = run_example(
-        "travel_times.py",
-        "--side",
-        "12",
-        "--pairs",
-        "2000",
-        "--steps",
-        "150",
-        "--picture",
-        "times.png",
-        folder=tmp_path,
-    )
+    output = run_example("travel_times.py", "--side", "12", "--pairs", "2000", "--steps", "150", folder=tmp_path)
     names = ("mahalanobis-norm", "nbd", "iqe", "drift-root")
     symmetric, bregman, quasimetric, drift = (figures(output, name) for name in names)
     assert symmetric[1] == 0.5
