@@ -18,6 +18,11 @@ from askew.divergences.quasimetrics import IQE, MRN
 from askew.divergences.wrappers import Embedded, GeneralizedSymmetrized, Sqrt
 
 
+# Units of a drift behind an encoder. On raw features few are better where there is no direction to learn; behind an
+# encoder many make it robust to a large learning rate.
+HEAD_HIDDEN = 128
+
+
 @dataclass(frozen=True)
 class Entry:
     """One divergence of the catalogue.
@@ -68,13 +73,13 @@ CATALOGUE: dict[str, Entry] = {
             "drift",
             lambda dim: Drift(NeuralBregman(dim)),
             "neural Bregman divergence with a learned direction",
-            head=lambda dim: Drift(_head(dim)),
+            head=lambda dim: Drift(_head(dim), hidden=HEAD_HIDDEN),
         ),
         Entry(
             "drift-root",
             lambda dim: Drift(NeuralBregman(dim), root=True),
             "square root of drift, for targets that grow like a distance",
-            head=lambda dim: Drift(_head(dim), root=True),
+            head=lambda dim: Drift(_head(dim), root=True, hidden=HEAD_HIDDEN),
         ),
         Entry("drift-mahalanobis", _light, "drift on a Mahalanobis distance: the lightest directed one"),
         Entry("deep-div", DeepDiv, "maximum of 50 small networks (Cilingir et al. 2020)"),
