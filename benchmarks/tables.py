@@ -41,6 +41,7 @@ METHODS: dict[str, dict[str, str | None]] = {
     "deep-div + mlp": {"divergence": "deep-div", "encoder": "mlp"},
     "nbd + mlp": {"divergence": "nbd", "encoder": "mlp"},
     "nbd, encoder chosen": {"divergence": "nbd", "encoder": "auto"},
+    "auto": {"divergence": "auto", "encoder": "auto"},
 }
 # Lu, Raff, Ferraro (2023), table 2: MAP and AUC of NBD. The classes of their abalone are not known.
 PAPER = {
