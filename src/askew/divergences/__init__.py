@@ -1,7 +1,7 @@
 """Divergences D(x, y): Bregman divergences, norms, quasimetrics, wrappers, and a catalogue of them by name."""
 
 from askew.divergences.affine import AffineForm, Planes
-from askew.divergences.base import Bregman, Divergence, Ranking, Side, pairwise_tolerance
+from askew.divergences.base import Bregman, Divergence, Ranking, pairwise_tolerance
 from askew.divergences.catalogue import CATALOGUE, Entry, make, names
 from askew.divergences.drift import Drift
 from askew.divergences.max_affine import DeepDiv, MaxAffine
@@ -44,7 +44,6 @@ __all__ = [
     "Ranking",
     "Reversed",
     "Scaled",
-    "Side",
     "Sides",
     "Sqrt",
     "Symmetrized",

@@ -12,7 +12,8 @@ from sklearn.utils.validation import check_array, check_is_fitted, validate_data
 from torch import Tensor, nn
 
 from askew import checks
-from askew.divergences import Divergence, Embedded, Side
+from askew.divergences import Divergence, Embedded
+from askew.divergences.base import Side
 from askew.encoders import as_points, encode, for_numpy
 from askew.search import ExactIndex
 
