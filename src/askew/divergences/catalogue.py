@@ -17,7 +17,6 @@ from askew.divergences.norms import DeepNorm, Euclidean, Mahalanobis, WideNorm
 from askew.divergences.quasimetrics import IQE, MRN
 from askew.divergences.wrappers import Embedded, GeneralizedSymmetrized, Sqrt
 
-
 # Units of a drift behind an encoder. On raw features few are better where there is no direction to learn; behind an
 # encoder many make it robust to a large learning rate.
 HEAD_HIDDEN = 128
