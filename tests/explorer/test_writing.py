@@ -276,7 +276,7 @@ def test_an_old_page_is_replaced_or_kept_as_a_whole(tmp_path: Path) -> None:
     write_explorer(Euclidean(3), str(file))
     assert file.read_text("utf-8").startswith("<!doctype html>")
     assert list(tmp_path.iterdir()) == [file]
-    with pytest.raises(FileNotFoundError, match="folder"):
+    with pytest.raises(FileNotFoundError, match="could not be written: No such file or directory"):
         write_explorer(Euclidean(3), tmp_path / "nowhere" / "page.html")
 
 

@@ -76,7 +76,7 @@ def test_keys_and_queries_of_a_drift(direction: str) -> None:
         assert torch.equal(nearest, signed.argmin(1))
 
 
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("kind", ["exact", "flat"])
 @pytest.mark.parametrize("direction", ["query-first", "query-second"])
 @pytest.mark.parametrize("name", ["nbd", "drift-root"])
 def test_two_encoders(name: str, direction: str, kind: str, tmp_path: Path) -> None:

@@ -45,7 +45,7 @@ def test_toy_run_gives_every_row(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     rows = reproduce([ROADS], tmp_path, "toy")
     assert [row.cell.method for row in rows] == list(METHODS)
     found = {row.cell.method: row.scores for row in rows}
-    assert all(set(scores) == {"mse", "r2", "spearman", "direction"} for scores in found.values())
+    assert all(set(scores) == {"mse", "mre", "r2", "spearman", "direction"} for scores in found.values())
     for method in METHODS:
         assert (found[method]["direction"] == 0.5) or method not in SYMMETRIC, method
     assert found["best-symmetric"]["mse"] < found["mean"]["mse"]

@@ -215,7 +215,7 @@ def test_damaged_files_are_errors_in_words(tmp_path: Path) -> None:
     np.savez(tmp_path / "a.npz", X=random.normal(size=(5, 3)), y=np.array(list("abcde")))
     write(tmp_path, "a.csv", 'id,age,name\n1,2.5,ann\n2,?,bob\n3,inf,"c,d"\n')
     (tmp_path / "b.npz").write_bytes((tmp_path / "a.npy").read_bytes())
-    with pytest.raises(ValueError, match="it is no archive of arrays"):
+    with pytest.raises(ValueError, match="it is no whole archive of arrays"):
         read_frame(tmp_path / "b.npz")
     read = refused = 0
     for name in ("a.npy", "a.npz", "a.csv"):
