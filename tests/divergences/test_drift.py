@@ -104,8 +104,18 @@ def test_constant_features_and_single_points_calibrate() -> None:
     divergence = make("drift", DIM)
     divergence.calibrate(x, x.flip(0))
     assert torch.isfinite(divergence(x, x.flip(0))).all()
+    assert divergence.inverse_spread[2] == 1
     divergence.calibrate(x[:1], x[1:2])
     assert torch.isfinite(divergence(x, x.flip(0))).all()
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_targets_of_zero_leave_finite_values(name: str) -> None:
+    x, y = points(20, 1), points(20, 2)
+    divergence = make(name, DIM)
+    divergence.calibrate(x, y, torch.zeros(20))
+    assert torch.isfinite(divergence(x, y)).all()
+    assert (divergence(x, x) == 0).all()
 
 
 def test_order_of_wrappers_is_that_of_the_drift() -> None:

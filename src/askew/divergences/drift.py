@@ -128,8 +128,11 @@ class Drift(BregmanWrapper):
         self.divergence.calibrate(x, y, targets, median)
         points = torch.cat([x, y]).reshape(-1, self.dim)
         self.shift.copy_(points.mean(0))
-        self.inverse_spread.copy_(points.std(0, correction=0).clamp_min(1e-6).reciprocal())
-        self.size.fill_(median if targets is None else float(targets.mean()))
+        spread = points.std(0, correction=0)
+        constant = spread <= 1e-6 * points.abs().amax(0)  # no scale, although rounding may leave a trace of one
+        self.inverse_spread.copy_(torch.where(constant, torch.ones_like(spread), spread).reciprocal())
+        size = median if targets is None else float(targets.mean())
+        self.size.fill_(size if size > 0 else 1.0)
 
 
 class DriftForm(AffineForm):
