@@ -134,5 +134,6 @@ ROADS = Experiment(
     claims=(
         Claim(NOTES.claim("asymmetric"), MSE.name, ("deep-div", *QUASIMETRICS, *BREGMAN), ("best-symmetric",)),
         Claim(NOTES.claim("bregman"), MSE.name, BREGMAN, QUASIMETRICS),
+        Claim(NOTES.claim("drift"), MSE.name, ("drift-chosen",), QUASIMETRICS),
     ),
 )

@@ -74,6 +74,7 @@ SHORTEST_PATH = Experiment(
         ),
         Claim(NOTES.claim("roots-close"), TEST.name, ROOTS, NORMS, factor=1.25),
         Claim(NOTES.claim("roots-ahead"), TEST.name, ROOTS, PLAIN),
+        Claim(NOTES.claim("drift"), TEST.name, ("drift-chosen",), (*NORMS, "iqe", "mrn")),
     ),
     against={"nbd-paper": "nbd", "mahalanobis-norm": "mahalanobis"},
 )
