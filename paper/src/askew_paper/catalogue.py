@@ -40,7 +40,7 @@ def chosen(names: Iterable[str], known: Mapping[str, Experiment] | None = None) 
     --------
     >>> chosen(["clusterin"])
     Traceback (most recent call last):
-    ValueError: name of an experiment must be one of ... Did you mean 'clustering'?
+    ValueError: name of an experiment must be one of ... Did you mean 'clustering'...
     """
     known = EXPERIMENTS if known is None else known
     names = dict.fromkeys(names) or known
