@@ -146,6 +146,16 @@ def test_explore(model: Path, table: Path, tmp_path: Path, capsys: pytest.Captur
     assert Path(json.loads(out)["explorer"]).stat().st_size > 10_000
 
 
+def test_learn_what_is_best(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    words = ["--dataset", "iris", "--divergence", "auto", "--encoder", "none", *FAST, "-o", tmp_path / "model"]
+    code, out, err = run(capsys, "learn", *words)
+    assert (code, err) == (0, "")
+    chosen, *rows = out.splitlines()[:4]
+    assert chosen.startswith("Learned auto: '")
+    assert sum(row.startswith("*") for row in rows) == 1
+    assert {row.split("'")[1] for row in rows} == {"mahalanobis", "nbd", "drift"}
+
+
 def test_learn_from_pairs_and_triplets(table: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     random = np.random.default_rng(0)
     rows = random.integers(103, size=(60, 3))

@@ -177,7 +177,7 @@ def _learn(
         found = {"model": str(output), "divergence": divergence, "choice": learner.choice_}
         print_json(found | {"features": columns.features, "columns": notes})
         return
-    say(f"Learned {divergence}: {learner.choice_}")
+    say(f"Learned {divergence}: {learner.choice_}", lines=True)
     say(f"Model: {output}")
     _say_next(learner, output)
 
