@@ -23,6 +23,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
+import askew
 from askew.divergences import Divergence, Embedded, make
 from askew.search import milvus_client
 from askew.search.milvus import MilvusIndex
@@ -119,6 +120,26 @@ def test_values_are_those_of_the_divergence_to_the_last_digit(database: Make) ->
     np.testing.assert_array_equal(values[0], expected.numpy())
     assert ids[0, 0] == 0
     assert values[0, 0] == 0
+
+
+@pytest.mark.parametrize("root", [False, True], ids=["plain", "root"])
+@pytest.mark.parametrize("direction", ["query-first", "query-second"])
+def test_a_drift_is_ranked_before_and_returned_after_relu(database: Make, direction: str, root: bool) -> None:
+    torch.manual_seed(0)
+    divergence = askew.divergences.Drift(askew.NeuralBregman(6), root)
+    with torch.no_grad():
+        divergence.drift[2].weight.mul_(300)  # many items at D = 0
+    items, queries = torch.randn(2, 200, 6)
+    index = database(divergence, direction=direction)
+    index.add(items)
+    values, ids = index.search(queries[:10], 5)
+    with torch.no_grad():
+        pairs = (queries[:10, None], items[None]) if direction == "query-first" else (items[None], queries[:10, None])
+        order = divergence.order(*pairs)
+        found = order.gather(1, torch.from_numpy(ids))
+        torch.testing.assert_close(found, order.topk(5, dim=1, largest=False)[0], rtol=1e-3, atol=1e-3)
+        torch.testing.assert_close(torch.from_numpy(values), divergence.from_order(found), rtol=1e-3, atol=1e-4)
+    assert (values >= 0).all()
 
 
 def test_double_precision_is_kept(database: Make) -> None:

@@ -96,7 +96,7 @@ class Divergence(Rebuildable, ABC):
     root_triangle : bool
         Whether the square root of D obeys the triangle inequality, as it does for squared norms.
     reflexive : bool
-        Whether D(x, x) = 0 exactly; False only where a known flaw is reproduced.
+        Whether D(x, x) = 0 exactly; False with two encoders, and where a known flaw is reproduced.
     domain : Domain
         Where the points must lie.
     """

@@ -170,6 +170,8 @@ class MilvusIndex(Index):
         embeddings = self._embed(as_points(queries), "queries")
         with self._reading():
             values, ids = self._search(embeddings, k, filter)
+        found = torch.from_numpy(ids >= 0)
+        values[found] = self.divergence.from_order(values[found])
         # Counting may take as long as searching, so it is left to where something is missing.
         if (ids < 0).any() and not (filter and (ids >= 0).any()):
             count = len(self)
