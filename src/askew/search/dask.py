@@ -7,11 +7,13 @@ import math
 from typing import Any, NamedTuple
 
 import numpy as np
+import torch
 from numpy.typing import ArrayLike, NDArray
 from torch import Tensor
 
 from askew import checks
 from askew._dask import attempt, reduced
+from askew.divergences import split_sides
 from askew.encoders import as_points
 from askew.search.base import Found
 from askew.search.exact import ExactIndex, merged
@@ -64,7 +66,9 @@ def search_blocks(
     parts = [task(_search_block, i, sent, block, k, direction) for i, block in enumerate(blocks)]
     answer: _Answer = reduced(parts, functools.partial(_merged, k=k), blocks)
     _check_hits(k, answer.rows)
-    return answer.values, answer.places
+    # Merged by their order, as items of several blocks may have D = 0.
+    inner = split_sides(divergence, as_points(queries).shape[-1], "search_blocks").divergence
+    return inner.from_order(torch.from_numpy(answer.values)).numpy(), answer.places
 
 
 def _check_hits(k: int, count: float) -> None:
@@ -78,7 +82,7 @@ def _search_block(sent: tuple[object, Tensor], block: Any, k: int, direction: st
         return _Answer(np.zeros((len(queries), 0)), np.zeros((len(queries), 0), np.int64), 0)
     index = ExactIndex(divergence, direction, progress=False)
     index.add(block)
-    return _Answer(*index.search(queries, min(k, len(block))), len(block))
+    return _Answer(*index.search_order(queries, min(k, len(block))), len(block))
 
 
 def _merged(parts: list[_Answer], k: int) -> _Answer:
