@@ -160,3 +160,11 @@ def test_one_that_stays_dead_is_warned_of(learner: Any, data: Any, monkeypatch: 
     monkeypatch.setattr("askew.estimators.base.fit", dead_fit(2))
     with pytest.warns(FitWarning, match="must be better than a trivial one"):
         learner("mahalanobis", None, steps=5, random_state=0).fit(*data)
+
+
+def test_what_is_learned_by_heart_is_no_success() -> None:
+    """Values that have nothing to do with the points: an encoder knows the training pairs, and no others."""
+    random = np.random.default_rng(0)
+    pairs, values = random.normal(size=(1000, 2, 20)), random.exponential(size=1000)
+    with pytest.warns(FitWarning, match="on held-out pairs, where a trivial one has"):
+        PairRegressor("nbd", "mlp", steps=300, random_state=0).fit(pairs, values)

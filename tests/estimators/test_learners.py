@@ -235,7 +235,7 @@ def test_auto_leaves_the_encoder_out_where_it_harms() -> None:
     """The divergence alone can be exactly the target; an encoder would have to become linear first."""
     pairs = np.random.default_rng(0).normal(size=(400, 2, 3))
     targets = ((pairs[:, 0] - pairs[:, 1]) ** 2).sum(1)
-    regressor = PairRegressor(steps=100, random_state=0).fit(pairs, targets)
+    regressor = PairRegressor("nbd", steps=100, random_state=0).fit(pairs, targets)
     assert regressor.validation_["with encoder"] > 3 * regressor.validation_["without encoder"]
     assert regressor.choice_.startswith("no encoder: mean squared error on 80 held-out pairs")
     assert not isinstance(regressor.encoder_, nn.Sequential)
@@ -376,7 +376,7 @@ def test_pair_regressor_compares_encoders_on_held_out_pairs() -> None:
     generator = np.random.default_rng(0)
     pairs = generator.normal(size=(600, 2, 2))
     targets = np.abs(np.linalg.norm(pairs[:, 0], axis=1) - np.linalg.norm(pairs[:, 1], axis=1)) ** 2
-    learner = PairRegressor(random_state=0, steps=100).fit(pairs, targets)
+    learner = PairRegressor("nbd", random_state=0, steps=100).fit(pairs, targets)
     assert learner.choice_.startswith("encoder 'mlp': mean squared error on 120 held-out pairs")
     assert learner.validation_["with encoder"] < learner.validation_["without encoder"]
 

@@ -102,7 +102,9 @@ def _learn(
     target: Annotated[str | None, typer.Option(help="Column of --pairs with the values of D(first, second).")] = None,
     triplets: Annotated[Path | None, typer.Option(help="Table of rows of TABLE: anchor, nearer, farther.")] = None,
     dataset: options.Dataset = None,
-    divergence: Annotated[str, typer.Option(metavar="auto|NAME", help="Divergence to learn.")] = "nbd",
+    divergence: Annotated[
+        str | None, typer.Option(metavar="auto|NAME", help="Divergence to learn.", show_default="nbd; auto of pairs")
+    ] = None,
     encoder: Annotated[
         str, typer.Option(metavar="auto|none|mlp|two-sided", help="Network in front of it, or one for each point.")
     ] = "auto",
@@ -124,6 +126,7 @@ def _learn(
     if len(given) != 1:
         must = "one of --label, --pairs (with --target) and --triplets"
         raise ValueError(message("what to learn from", must, " and ".join(given) or "none"))
+    divergence = divergence or ("auto" if pairs is not None else "nbd")
     check_name(divergence, ("auto", *options.LEARNED, *options.CLOSED), "--divergence")
     check_name(encoder, ("auto", "none", "mlp", "two-sided"), "--encoder")
     options.check_source(file, dataset)

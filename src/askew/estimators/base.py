@@ -29,10 +29,8 @@ logger = logging.getLogger("askew")
 ENCODERS = ("auto", "mlp", "two-sided")
 # Features of the embeddings of the encoder "mlp".
 EMBEDDING_FEATURES = 16
-# Share of pairs and triplets that is held out to compare models on.
-HELD_OUT_SHARE = 0.2
-# Training rows on which a finished training is checked.
-CHECKED_ROWS = 500
+# Of this many rows on, a share is held out to check the finished training on; of fewer, these training rows are.
+ROWS_TO_CHECK, CHECKED_SHARE, CHECKED_ROWS = 1000, 0.05, 500
 # A training that failed is repeated with this share of its learning rate and with clipped gradients.
 GENTLER, CLIP = 0.1, 1.0
 
@@ -81,9 +79,10 @@ class BaseLearner(FittedLearner):
         "n_features_in_",
         "feature_names_in_",
     )
-    # What one row of the data is called, and how many are needed to hold some out.
+    # What one row of the data is called, how many are needed to compare models on held-out ones, and their share.
     _rows: ClassVar[str]
     _rows_to_hold_out: ClassVar[int] = 200
+    _held_out_share: ClassVar[float] = 0.2
     # What "auto" chooses from, from the simplest on.
     _candidates: ClassVar[tuple[str, ...]] = ("mahalanobis", "nbd", "drift")
     # The score on held-out rows that decides, and whether a smaller one is better.
@@ -159,7 +158,7 @@ class BaseLearner(FittedLearner):
         choice = self._choice_without_comparison(n, dim)
         if choice is not None:
             return choice
-        rows, rest = self._hold_out(data, seed)
+        rows, rest = self._hold_out(data, seed, self._held_out_share)
 
         def scores(candidate: Candidate, share: float) -> Tensor | None:
             scaling = self._scaling(data[0][rows], candidate)
@@ -211,11 +210,11 @@ class BaseLearner(FittedLearner):
             return Choice(alone, f"no encoder: {short(given)} works on the features", {})
         return Choice(alone, f"no encoder: {few}", {}) if n < self._rows_to_hold_out else None
 
-    def _hold_out(self, data: Data, seed: int) -> tuple[Any, Any]:
-        """Return the rows to learn from and those to compare models on."""
+    def _hold_out(self, data: Data, seed: int, share: float) -> tuple[Any, Any]:
+        """Return the rows to learn from and the others, a share of all, to judge models on."""
         n = len(data[0])
         order = torch.randperm(n, generator=torch.Generator().manual_seed(seed))
-        rest, rows = order.tensor_split([int(HELD_OUT_SHARE * n)])
+        rest, rows = order.tensor_split([int(share * n)])
         return rows, rest
 
     def _scaling(self, points: Tensor, candidate: Candidate) -> nn.Module:
@@ -228,19 +227,23 @@ class BaseLearner(FittedLearner):
     def _learn_checked(self, data: Data, candidate: Candidate, seed: int) -> tuple[Divergence, History]:
         """Return a trained model that is better than a trivial one; a training that failed is repeated more gently.
 
-        Trained or not is judged on a sample of the training rows: a model that is no better there than at its start or
-        than a constant is no better anywhere.
+        It is judged on held-out rows, or on training rows where there are few: a model that is no better there than at
+        its start or than a constant is no better anywhere.
         """
+        held_out = None
+        if len(data[0]) >= ROWS_TO_CHECK:
+            rows, rest = self._hold_out(data, seed, CHECKED_SHARE)
+            data, held_out = (tuple(values[part] for values in data) for part in (rows, rest))
         best, history = self._learn(data, candidate, seed)
         if not history.rows:  # nothing was trained
             return best, history
         sample = tuple(part[:: max(1, len(part) // CHECKED_ROWS)] for part in data)
         start = self._start(data, candidate, seed)
-        problem = self._problem(best, start, sample)
+        problem = self._problem(best, start, sample, held_out)
         if problem:
             logger.warning("%s: %s; training again with smaller steps", type(self).__name__, problem)
             best, history = self._learn(data, candidate, seed, gentle=True)
-            problem = self._problem(best, start, sample)
+            problem = self._problem(best, start, sample, held_out)
         if problem:
             hint = "Try another divergence, encoder or learning_rate, and check that the supervision fits the points."
             what = f"the divergence learned by {type(self).__name__}"
@@ -255,18 +258,20 @@ class BaseLearner(FittedLearner):
         return model.eval()
 
     @torch.inference_mode()
-    def _problem(self, model: Divergence, start: Divergence, sample: Data) -> str:
+    def _problem(self, model: Divergence, start: Divergence, known: Data, held_out: Data | None) -> str:
         """Return what is wrong with a trained model, or nothing."""
-        score, trivial = float(self._scores(model, sample, sample).mean()), self._trivial_score(sample)
+        asked = known if held_out is None else held_out
+        score, trivial = float(self._scores(model, known, asked).mean()), self._trivial_score(asked)
         sign = -1 if self._smaller_is_better else 1
         name = self._score_name.split(" on ")[0].split(" of ")[0]
         perfect = 0.0 if self._smaller_is_better else 1.0
+        where = f"on {'training' if held_out is None else 'held-out'} {self._rows}"
         if not sign * score > sign * trivial and score != perfect:
-            return f"{name} {score:.4g} on training {self._rows}, where a trivial one has {trivial:.4g}"
-        before = float(self._scores(start, sample, sample).mean())
+            return f"{name} {score:.4g} {where}, where a trivial one has {trivial:.4g}"
+        before = float(self._scores(start, known, asked).mean())
         # A few steps may cost a little; half of the lead at the start is a training that went wrong.
         if sign * (score - trivial) < sign * (before - trivial) / 2:
-            return f"{name} {score:.4g} on training {self._rows}, which was {before:.4g} before the training"
+            return f"{name} {score:.4g} {where}, which was {before:.4g} before the training"
         return ""
 
     def _learn(

@@ -21,8 +21,8 @@ from askew.estimators.base import BaseLearner, Data
 from askew.estimators.choice import Candidate
 from askew.estimators.plans import Plan, label_plan
 
-# Share of the rows that is held out to compare models on, and at most so many.
-HELD_OUT_SHARE, HELD_OUT_ROWS = 0.25, 1000
+# At most so many rows are held out to compare models on.
+HELD_OUT_ROWS = 1000
 
 
 class DivergenceLearner(TransformerMixin, BaseLearner):  # type: ignore[misc]
@@ -79,6 +79,7 @@ class DivergenceLearner(TransformerMixin, BaseLearner):  # type: ignore[misc]
     saved_attributes: ClassVar[tuple[str, ...]] = (*BaseLearner.saved_attributes, "classes_", "labels_")
     _rows = "rows"
     _rows_to_hold_out = 50
+    _held_out_share = 0.25
     _score_name = "mean average precision on {} held-out rows"
 
     def fit(self, X: ArrayLike, y: ArrayLike) -> DivergenceLearner:
@@ -119,9 +120,9 @@ class DivergenceLearner(TransformerMixin, BaseLearner):  # type: ignore[misc]
 
     # ------------------------------------------------------------------ hooks of BaseLearner
 
-    def _hold_out(self, data: Data, seed: int) -> tuple[Any, Any]:
+    def _hold_out(self, data: Data, seed: int, share: float) -> tuple[Any, Any]:
         points, labels = data
-        share = min(HELD_OUT_SHARE, HELD_OUT_ROWS / len(points))
+        share = min(share, HELD_OUT_ROWS / len(points))
         counts = torch.bincount(labels)
         # Each class in both parts, unless there are too many or too small ones for that.
         balanced = int(counts.min()) > 1 and share * len(points) >= len(counts)

@@ -10,7 +10,7 @@ import torch
 from numpy.typing import ArrayLike, NDArray
 from sklearn.base import RegressorMixin
 from sklearn.utils.validation import check_array, check_consistent_length
-from torch import Tensor
+from torch import Tensor, nn
 
 from askew import checks, pbdl
 from askew.divergences import Divergence
@@ -26,7 +26,8 @@ class PairRegressor(RegressorMixin, BaseLearner):  # type: ignore[misc]
     Parameters
     ----------
     divergence, encoder, scale, steps, batch_size, learning_rate, random_state, device, progress
-        As in :class:`DivergenceLearner`; with ``encoder="auto"`` the squared error on held-out pairs decides.
+        As in :class:`DivergenceLearner`, but the divergence is ``"auto"`` if not given: what the values of pairs are
+        like, with or without direction, is seldom known before. The squared error on held-out pairs decides.
 
     See Also
     --------
@@ -46,6 +47,22 @@ class PairRegressor(RegressorMixin, BaseLearner):  # type: ignore[misc]
     _takes_tuples = True
     _score_name = "mean squared error on {} held-out pairs"
     _smaller_is_better = True
+
+    def __init__(
+        self,
+        divergence: str | Divergence = "auto",
+        encoder: str | nn.Module | None = "auto",
+        *,
+        scale: bool = True,
+        steps: int | None = None,
+        batch_size: int | None = None,
+        learning_rate: float | None = None,
+        random_state: Any = None,
+        device: str | None = None,
+        progress: bool | None = None,
+    ) -> None:
+        settings = {name: value for name, value in locals().items() if name not in ("self", "__class__")}
+        super().__init__(**settings)
 
     def fit(self, X: ArrayLike, y: ArrayLike) -> PairRegressor:
         """Learn from pairs and their targets, ``(n, 2, dim), (n,)``; targets are not negative."""
