@@ -179,3 +179,11 @@ def test_it_learns_what_no_bregman_divergence_can() -> None:
             return float((model(x[1500:], y[1500:]) - targets[1500:]).square().mean())
 
     assert error("drift") < 0.5 * error("nbd")
+
+
+def test_values_grow_with_the_order_up_to_infinity() -> None:
+    order = torch.tensor([-torch.inf, -1.0, 0.0, 1e-30, 1.0, 1e38, torch.inf])
+    for name in ("drift", "drift-root"):
+        values = make(name, 3).from_order(order)
+        assert values[0] == values[1] == values[2] == 0
+        assert (values[2:].diff() > 0).all() and values[-1] == torch.inf

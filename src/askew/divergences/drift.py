@@ -110,7 +110,8 @@ class Drift(BregmanWrapper):
         if not self.root:
             return values
         floor = self.floor
-        return values / ((values + floor.square()).sqrt() + floor)  # sqrt(s + e^2) - e without cancellation
+        # sqrt(s + e^2) - e without cancellation; of infinity it is infinity
+        return values / ((values + floor.square()).sqrt() + floor).clamp(max=torch.finfo(values.dtype).max)
 
     def affine(self, centre: Tensor) -> DriftForm:
         return DriftForm(self, centre)
