@@ -8,6 +8,7 @@ becomes part of a compiled graph or makes an accelerator wait.
 from __future__ import annotations
 
 import importlib
+import itertools
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -17,7 +18,7 @@ from typing import Any
 
 import numpy as np
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from askew._messages import check_name, message
 from askew._torch_compat import in_transform
@@ -30,6 +31,7 @@ __all__ = [
     "UNIT_BOX",
     "Domain",
     "check_columns",
+    "check_devices",
     "check_finite",
     "check_matrices",
     "check_name",
@@ -39,6 +41,7 @@ __all__ = [
     "check_positive",
     "check_size",
     "check_widths",
+    "device_of",
     "inspectable",
     "is_lazy",
     "message",
@@ -171,6 +174,20 @@ def check_matrices(x: object, y: object, dim: int | None, owner: str, dtype: tor
 def _check_same_dtype(x: Tensor, y: Tensor, owner: str) -> None:
     if x.dtype != y.dtype:
         raise TypeError(message(f"y of {owner}", f"{x.dtype} like x", y.dtype, "Convert one of them with .to(...)."))
+
+
+def device_of(module: nn.Module) -> torch.device | None:
+    """Return the device of the parameters and buffers of a module, by the first one; None if it has none."""
+    return next((tensor.device for tensor in itertools.chain(module.parameters(), module.buffers())), None)
+
+
+def check_devices(owner: nn.Module, x: object, y: object) -> None:
+    """Raise if the points and the module that takes them are on different devices."""
+    name, home = type(owner).__name__, device_of(owner)
+    for what, points in (("x", x), ("y", y)):
+        if isinstance(points, Tensor) and points.device != (home := home or points.device):
+            hint = f"Move the points with .to({str(home)!r}) or the module with .to({str(points.device)!r})."
+            raise ValueError(message(f"{what} of {name}", f"on {home} like its parameters", points.device, hint))
 
 
 def check_finite(x: Tensor, name: str, owner: str) -> None:

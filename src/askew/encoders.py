@@ -5,7 +5,7 @@ The module has a few small ones, standardisation, and :func:`encode`, which runs
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from itertools import pairwise
 from typing import Any, NamedTuple
@@ -26,6 +26,8 @@ __all__ = ["MLP", "Identity", "Linear", "SmallCNN", "Standardize", "as_floats", 
 BATCH_ELEMENTS = 1 << 22
 
 LARGEST = np.iinfo(np.int64).max
+# Devices that have no numbers in double precision.
+WITHOUT_FLOAT64 = ("mps",)
 ACTIVATIONS = {"relu": functional.relu, "silu": functional.silu}
 
 
@@ -246,6 +248,13 @@ class Standardize(Rebuildable):
         self.dim = self.out = checks.check_size(dim, "dim of Standardize")
         self.register_buffer("mean", torch.zeros(dim, dtype=torch.float64))
         self.register_buffer("std", torch.ones(dim, dtype=torch.float64))
+
+    def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> Standardize:
+        # The hook behind `.to(device)`. Some devices have no float64, and torch would refuse to move the buffers.
+        if fn(torch.empty(0)).device.type in WITHOUT_FLOAT64:
+            self.mean, self.std = self.mean.float(), self.std.float()
+        super()._apply(fn, recurse)  # type: ignore[no-untyped-call]
+        return self
 
     def fit(self, x: Tensor) -> Standardize:
         """Set mean and standard deviation by points, ``(n, dim)``; a constant feature keeps its unit."""

@@ -186,4 +186,5 @@ def test_values_grow_with_the_order_up_to_infinity() -> None:
     for name in ("drift", "drift-root"):
         values = make(name, 3).from_order(order)
         assert values[0] == values[1] == values[2] == 0
-        assert (values[2:].diff() > 0).all() and values[-1] == torch.inf
+        assert (values[2:].diff() > 0).all()
+        assert values[-1] == torch.inf

@@ -121,7 +121,11 @@ class Divergence(Rebuildable, ABC):
 
     def forward(self, x: Tensor, y: Tensor) -> Tensor:
         """Return D(x, y) row by row: ``(..., dim), (..., dim) -> (...)``, with broadcasting."""
-        return self._row_by_row(_compute, x, y)
+        try:
+            return self._row_by_row(_compute, x, y)
+        except RuntimeError:
+            checks.check_devices(self, x, y)  # the most frequent reason has a clearer message
+            raise
 
     def _row_by_row(self, hook: Callable[..., Tensor], x: Tensor, y: Tensor) -> Tensor:
         if self.dim is None:  # points are what an encoder takes; the divergence behind it checks their embeddings
@@ -132,11 +136,15 @@ class Divergence(Rebuildable, ABC):
 
     def pairwise(self, x: Tensor, y: Tensor) -> Tensor:
         """Return D between all rows of two sets: ``(n, dim), (m, dim) -> (n, m)``."""
-        if self.dim is None:
-            return self.compute_pairwise(x, y)
-        x, y = self._to_own_dtype(x, y)
-        checks.check_matrices(x, y, self.dim, type(self).__name__, self.dtype)
-        return self._evaluate(_compute_pairwise, x, y, matrix=True)
+        try:
+            if self.dim is None:
+                return self.compute_pairwise(x, y)
+            x, y = self._to_own_dtype(x, y)
+            checks.check_matrices(x, y, self.dim, type(self).__name__, self.dtype)
+            return self._evaluate(_compute_pairwise, x, y, matrix=True)
+        except RuntimeError:
+            checks.check_devices(self, x, y)
+            raise
 
     @abstractmethod
     def compute(self, x: Tensor, y: Tensor) -> Tensor:

@@ -17,7 +17,7 @@ from askew import checks
 from askew.divergences import Divergence, Embedded
 from askew.losses import AllTriplets, LabelLoss, Loss, PairLoss, TripletLoss
 from askew.losses.base import embed
-from askew.training.runtime import Batch, Objective, OneProcess, one_number
+from askew.training.runtime import Batch, Objective, OneProcess, best_device, one_number
 
 Own = TypeVar("Own")
 
@@ -41,8 +41,11 @@ class ProcessGroup(OneProcess):
         self.rank = distributed.get_rank()
         self.size = distributed.get_world_size()
         # Where messages have to be.
-        nccl = distributed.get_backend() == "nccl"
-        self.message_device = torch.device("cuda", torch.cuda.current_device()) if nccl else torch.device("cpu")
+        self.message_device = torch.device("cpu")
+        if distributed.get_backend() == "nccl":
+            # Without this, what is not given a device goes to the first one in every process.
+            torch.cuda.set_device(device if device.index is not None else best_device())
+            self.message_device = torch.device("cuda", torch.cuda.current_device())
         let_group_end()
 
     # ------------------------------------------------------------------ agreement

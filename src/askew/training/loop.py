@@ -106,7 +106,7 @@ def fit(
         Makes the run repeatable; torch's global random state is restored afterwards. Do not train with seeds in several
         threads at a time: they share that state.
     device
-        Where to train: by default on an accelerator if there is one. The model stays there.
+        Where to train: by default on a GPU or another accelerator if there is one. The model is put back where it was.
     autocast
         Whether encoders compute in bfloat16.
     progress
@@ -201,9 +201,11 @@ def fit(
 
     with contextlib.ExitStack() as stack:
         stack.enter_context(seeded(seed, place))
-        if isinstance(loss, nn.Module):
-            loss.to(place)
-        run = Run(model.to(place), loss, source, settings, watched, optimizer, rate, callback, processes, place)
+        for module in (model, loss):
+            if isinstance(module, nn.Module):
+                stack.callback(module.to, checks.device_of(module))
+                module.to(place)
+        run = Run(model, loss, source, settings, watched, optimizer, rate, callback, processes, place)
         if path is not None and begun:
             run.load(path)
             processes.check_same({"the step of the checkpoint": run.counters.step})

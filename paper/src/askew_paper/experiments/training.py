@@ -16,6 +16,7 @@ from askew.divergences import Divergence, Embedded, make
 from askew.encoders import Standardize
 from askew.losses import LabelLoss
 from askew.training import History, TrainingDivergedError, fit
+from askew.training.runtime import best_device
 from askew_paper.experiment import Cell
 
 __all__ = ["SCHEDULES", "Learned", "Plan", "learn", "learn_from_labels", "learn_pbdl", "train"]
@@ -124,6 +125,7 @@ def train(model: Divergence, data: object, loss: Callable[..., Tensor], **settin
 
     It would end the training alone, and an unfinished training must not become a row of results.
     """
+    model.to(settings.get("device") or best_device())  # where the points are that it is measured by
     history = fit(model, data, loss, progress=False, **settings)
     if history.stopped == "interrupted":
         raise KeyboardInterrupt
