@@ -1,4 +1,4 @@
-"""The scorecard: in each task, are our divergences ahead of all others, do they tie, or are they behind?"""
+"""The scorecard: where our divergences are ahead of all others, where they tie, and where they are behind."""
 
 from __future__ import annotations
 
@@ -22,8 +22,8 @@ GLYPHS = {"ahead": "▲", "tie": "●", "behind": "▼"}
 # Experiments that compare no accuracies of methods.
 LEFT_OUT = ("timing", "ablation")
 LEGEND = (
-    "▲ ahead, ● tie, ▼ behind: a difference counts if the 95 % intervals over the seeds do not overlap. A question mark "
-    "means one seed, so no interval. Both sides show their best method by the same test score. Trivial predictions, "
+    "▲ ahead, ● tie, ▼ behind: a difference counts if the 95 % intervals over the seeds do not overlap. A question "
+    "mark means one seed, so no interval. Both sides show their best method by the same test score. Trivial predictions, "
     "bounds, unconstrained networks and methods with less than half of the seeds do not compete; the page of each task "
     "has them."
 )
