@@ -23,9 +23,9 @@ GLYPHS = {"ahead": "▲", "tie": "●", "behind": "▼"}
 LEFT_OUT = ("timing", "ablation")
 LEGEND = (
     "▲ ahead, ● tie, ▼ behind: a difference counts if the 95 % intervals over the seeds do not overlap. A question "
-    "mark means one seed, so no interval. Both sides show their best method by the same test score. Trivial predictions, "
-    "bounds, unconstrained networks and methods with less than half of the seeds do not compete; the page of each task "
-    "has them."
+    "mark means one seed, so no interval. Both sides show their best method by the same test score. Trivial "
+    "predictions, bounds, unconstrained networks and methods with less than half of the seeds do not compete; the page "
+    "of each task has them."
 )
 
 
