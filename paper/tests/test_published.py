@@ -8,8 +8,9 @@ from collections import Counter
 from pathlib import Path
 
 import pytest
-from askew_paper.data import table_names
-from askew_paper.published import GRAPHS, METHODS, OTHERS, PUBLISHED, SHADOW_CONES, TABLES, Published, published
+from askew_paper.data import graph_names, table_names
+from askew_paper.data.graphs import GRIDS, STEPS, is_directed
+from askew_paper.published import METHODS, OTHERS, PUBLISHED, SHADOW_CONES, TABLES, Published, published
 
 import askew
 
@@ -178,14 +179,17 @@ def test_the_other_tables_of_the_paper_are_known() -> None:
 
 def test_graphs_are_those_of_the_paper() -> None:
     _, rows = grid(tabulars(paper())["tab:shortest_path_datasets"])
-    assert [row[0] for row in rows] == [graph.setting for graph in GRAPHS]
-    for (_, asymmetric, dimension, weights, details), graph in zip(rows, GRAPHS, strict=True):
-        assert graph.asymmetric == {"Yes": True, "No": False}[asymmetric]
-        assert graph.sides == tuple(map(int, dimension.split()[0].split("x")))
-        assert re.findall(r"\d+\.\d+", weights) == [f"{weight:.2f}" for weight in graph.weights]
-        assert graph.sampled == ("Normal" in weights)
-        assert ("no wrap" in graph.details) == (details == "no wrap")
-        assert ("diagonals connected" in graph.details) == ("diagonals connected" in dimension)
+    assert {row[0] for row in rows} == set(graph_names())
+    for name, asymmetric, dimension, weights, details in rows:
+        made = GRIDS[name]
+        dimensions = len(made.steps[0])
+        assert is_directed(name) == {"Yes": True, "No": False}[asymmetric]
+        assert (made.side,) * dimensions == tuple(map(int, dimension.split()[0].split("x")))
+        assert re.findall(r"\d+\.\d+", weights) == [f"{step / STEPS:.2f}" for step in (1, 2, STEPS)]
+        assert made.sampled == ("Normal" in weights)
+        assert made.one_way == ("only one edge" in details)
+        assert made.wraps or "no wrap" in details
+        assert (len(made.steps) > dimensions) == ("diagonals connected" in dimension)
 
 
 def test_counts() -> None:
@@ -206,7 +210,7 @@ def test_names_are_known() -> None:
     assert {cell.method for cell in CELLS} - set(METHODS.values()) == set(OTHERS.values())
     assert all((METHODS | OTHERS)[cell.label] == cell.method for cell in CELLS)
     assert {cell.setting for cell in published("ranking")} == set(table_names())
-    assert {cell.setting for cell in published("shortest-path")} == {graph.setting for graph in GRAPHS}
+    assert {cell.setting for cell in published("shortest-path")} == set(graph_names())
 
 
 def test_values_are_possible() -> None:
