@@ -20,8 +20,6 @@ from askew_paper.experiments.semantic import SEMANTIC
 from askew_paper.experiments.shortest_path import SHORTEST_PATH
 from askew_paper.experiments.timing import TIMING
 
-__all__ = ["EXPERIMENTS", "chosen"]
-
 # The paper's on tables, its deep ones, and those beyond it.
 EXPERIMENTS: dict[str, Experiment] = {
     experiment.name: experiment

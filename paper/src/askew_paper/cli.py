@@ -16,8 +16,6 @@ if TYPE_CHECKING:
     from askew_paper.experiment import Experiment
     from askew_paper.rows import Row
 
-__all__ = ["app", "main"]
-
 RESULTS = Path("results")
 Names = Annotated[list[str] | None, typer.Argument(metavar="NAME", help="Experiments; all if none is given.")]
 

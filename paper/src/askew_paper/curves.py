@@ -15,8 +15,6 @@ from askew.plot.frame import CYCLE
 from askew_paper.rows import Row
 from askew_paper.summary import interval
 
-__all__ = ["LARGEST", "Curve", "curves", "draw"]
-
 STYLES = ("-", "--", "-.", ":")
 COLUMNS = 3
 # Curves that span more than this factor are drawn on a logarithmic scale.

@@ -15,8 +15,6 @@ from askew import checks
 from askew.encoders import check_images
 from askew.io import Rebuildable
 
-__all__ = ["IMAGENET_MEAN", "IMAGENET_STD", "LoadedWeights", "ResNet18", "ResNet20", "load_weights"]
-
 # Per channel, of pixels in [0, 1]; the published weights of both residual networks expect (x - mean) / std.
 IMAGENET_MEAN = (0.485, 0.456, 0.406)
 IMAGENET_STD = (0.229, 0.224, 0.225)

@@ -14,26 +14,6 @@ from typing import Any, TypeAlias
 from askew import checks
 from askew_paper.published import Published
 
-__all__ = [
-    "AUC",
-    "MAE",
-    "MAP",
-    "MSE",
-    "PURITY",
-    "RAND",
-    "RATIO",
-    "SCALES",
-    "SECONDS",
-    "Cell",
-    "Claim",
-    "Experiment",
-    "Outcome",
-    "Score",
-    "Value",
-    "check_scale",
-    "grid",
-]
-
 # toy: seconds, shows only that it runs. quick: minutes on two cores. paper: the paper's epochs, sizes, repetitions.
 SCALES = ("toy", "quick", "paper")
 SORTED = "Make them with tuple(sorted(mapping.items()))."

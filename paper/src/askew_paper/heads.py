@@ -11,8 +11,6 @@ from askew import checks
 from askew.divergences import CATALOGUE, Divergence, Embedded, NeuralBregman, Sqrt
 from askew_paper.unconstrained import Unconstrained
 
-__all__ = ["DIRECTED", "make_head"]
-
 # What is compared with the paper's methods where direction matters.
 DIRECTED = ("drift", "drift-root", "drift-mahalanobis", "two-sided", "two-sided-root", "unconstrained")
 

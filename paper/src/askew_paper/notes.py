@@ -9,8 +9,6 @@ from pathlib import Path
 
 from askew import checks
 
-__all__ = ["Notes", "read_notes"]
-
 # In a checkout the files are in paper/notes; a wheel has them in the package.
 FOLDERS = (Path(__file__).parents[2] / "notes", Path(__file__).with_name("texts"))
 HEADINGS = ("Needs", "Notes", "Claims")

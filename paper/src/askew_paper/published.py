@@ -18,8 +18,6 @@ from pathlib import Path
 
 from askew import checks
 
-__all__ = ["METHODS", "PUBLISHED", "TABLES", "PaperTable", "Published", "published"]
-
 
 @dataclass(frozen=True)
 class Published:

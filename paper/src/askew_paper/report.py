@@ -20,19 +20,6 @@ from askew_paper.experiment import SCALES, Experiment, Score
 from askew_paper.rows import Row, read
 from askew_paper.summary import Comparison, compare, judge, listed, number
 
-__all__ = [
-    "Picture",
-    "Section",
-    "Table",
-    "details",
-    "option_notes",
-    "overview",
-    "page",
-    "sections",
-    "text",
-    "write_report",
-]
-
 TITLE = "Results"
 MISSING = "missing"
 SYMBOLS = {"better": "▲", "within": "●", "worse": "▼"}

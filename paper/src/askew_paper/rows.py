@@ -17,8 +17,6 @@ from typing import Any
 from askew import checks, io
 from askew_paper.experiment import Cell
 
-__all__ = ["Row", "append_row", "read", "read_rows"]
-
 # Raised whenever rows of an older version can no longer be read as they are.
 FORMAT = 1
 KINDS: dict[str, type | tuple[type, ...]] = {

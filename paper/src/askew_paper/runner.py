@@ -38,8 +38,6 @@ from askew import checks, io
 from askew_paper.experiment import Cell, Experiment, Outcome, check_scale
 from askew_paper.rows import Row, append_row, read_rows
 
-__all__ = ["Failed", "FailedCellsError", "cell_seconds", "compute", "provenance", "reproduce", "seeded"]
-
 LOGGER = logging.getLogger(__name__)
 # How many failures an error names.
 NAMED = 5

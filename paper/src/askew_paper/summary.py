@@ -16,8 +16,6 @@ from askew_paper.experiment import Cell, Claim, Experiment, Score
 from askew_paper.published import TABLES, Published
 from askew_paper.rows import Row
 
-__all__ = ["Comparison", "compare", "interval", "judge", "mark", "summarise"]
-
 CONFIDENCE = 0.95
 
 

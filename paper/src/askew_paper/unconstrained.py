@@ -8,8 +8,6 @@ from torch.nn import functional
 
 from askew.divergences import Divergence
 
-__all__ = ["Unconstrained"]
-
 
 class Unconstrained(Divergence):
     """softplus(f(x, y)) with any network f of both points.

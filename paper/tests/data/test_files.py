@@ -15,7 +15,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from askew_paper.data import cache_folder, data_folder, download, download_names, files, find, image_names, table_names
+from askew_paper.data import cache_folder, data_folder, download, download_names, files, find, images, table_names
 from askew_paper.data.files import Source
 
 from askew.io import only_writer
@@ -328,8 +328,8 @@ def test_message_for_a_missing_file(tmp_path: Path, monkeypatch: pytest.MonkeyPa
 
 
 def test_every_set_has_checksums_and_terms() -> None:
-    assert set(image_names()) | set(table_names()) <= set(download_names())
-    for name in (*image_names(), *table_names()):
+    assert set(images.SETS) | set(table_names()) <= set(download_names())
+    for name in (*images.SETS, *table_names()):
         for source in files.SETS[name]:
             assert re.fullmatch("sha256:[0-9a-f]{64}|md5:[0-9a-f]{32}", source.checksum)
             assert source.terms

@@ -18,7 +18,7 @@ from askew_paper.data.graphs import (
     pair_distances,
     random_pairs,
 )
-from askew_paper.data.roads import Network, load_road, read_tntp, road_graph, road_names
+from askew_paper.data.roads import ROADS, Network, load_road, read_tntp, road_graph
 from numpy.typing import NDArray
 from scipy.sparse import csr_array
 from scipy.sparse.csgraph import bellman_ford, connected_components
@@ -326,7 +326,7 @@ def test_missing_files(tmp_path: Path) -> None:
     ],
 )
 def test_published_networks(name: str, declared: int, links: int, nodes: int) -> None:
-    assert name in road_names()
+    assert name in ROADS
     network = read_tntp(Path(os.environ["ASKEW_DATA"]) / "graphs" / f"{name}_net.tntp")
     assert (network.nodes, network.times.size) == (declared, links)
     graph = load_road(name)

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from askew_paper.data import Images, image_names, images, load_holidays, load_images
+from askew_paper.data import Images, images, load_holidays, load_images
 from askew_paper.data.images import read_pickled
 from scipy.io import savemat
 
@@ -133,12 +133,12 @@ def test_stl10(tmp_path: Path) -> None:
 
 
 def test_names_and_missing_files(tmp_path: Path) -> None:
-    assert image_names() == ["mnist", "cifar10", "svhn", "stl10"]
+    assert list(images.SETS) == ["mnist", "cifar10", "svhn", "stl10"]
     with pytest.raises(ValueError, match=r"name of a set of images must be one of 'mnist'.*Did you mean 'cifar10'"):
         load_images("cifar")
     with pytest.raises(ValueError, match="split of load_images must be one of 'train', 'test'"):
         load_images("mnist", "valid")
-    for name in image_names():
+    for name in images.SETS:
         with pytest.raises(FileNotFoundError, match=rf"no such file.*download\('{name}'"):
             load_images(name, "test", tmp_path)
 

@@ -10,12 +10,12 @@ import numpy as np
 import pytest
 from askew_paper.data.taxonomy import Taxonomy, load_taxonomy, random_taxonomy
 from askew_paper.data.words import (
+    PAIRS,
     WordPairs,
     WordVectors,
     load_lexical_split,
     load_pairs,
     load_vectors,
-    pair_names,
     read_pairs,
 )
 
@@ -202,7 +202,7 @@ def test_published_vectors() -> None:
     [("hyperlex", 2616, None), ("bless", 14_542, 1337), ("wbless", 1668, 834), ("eval", 13_450, 3415)],
 )
 def test_published_pairs(name: str, rows: int, positive: int | None) -> None:
-    assert name in pair_names()
+    assert name in PAIRS
     pairs = load_pairs(name)
     assert len(pairs) == rows
     assert (None if pairs.labels is None else int(pairs.labels.sum())) == positive

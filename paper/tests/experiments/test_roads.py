@@ -9,7 +9,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 from askew_paper.catalogue import EXPERIMENTS
-from askew_paper.data.roads import road_graph, road_names
+from askew_paper.data.roads import ROADS as NAMES
+from askew_paper.data.roads import road_graph
 from askew_paper.experiment import Cell, Outcome
 from askew_paper.experiments.roads import METHODS, ROADS, cells, direction, run, small_network
 from askew_paper.runner import Failed, compute, reproduce
@@ -56,7 +57,7 @@ def test_settings_and_options() -> None:
     assert EXPERIMENTS["roads"] is ROADS
     for scale in ("quick", "paper"):
         found = ROADS.checked_cells(scale, 1)
-        assert {c.setting for c in found} == set(road_names())
+        assert {c.setting for c in found} == set(NAMES)
         assert {c.method for c in found} == set(METHODS)
     [cell] = [c for c in ROADS.cells("paper", 1) if (c.setting, c.method) == ("Anaheim", "iqe")]
     assert (cell["train"], cell["test"], cell["landmarks"], cell["noise"]) == (50_000, 10_000, 32, 0.2)

@@ -11,8 +11,6 @@ from numpy.typing import NDArray
 from askew import checks
 from askew_paper.data.files import Folder, Source, find
 
-__all__ = ["SHARES", "Closure", "load_closure", "random_closure"]
-
 # Per cent of the non-basic pairs that training has, besides all basic ones.
 SHARES = (0, 10, 25, 50, 90)
 PARTS = ("valid", "valid_neg", "test", "test_neg")

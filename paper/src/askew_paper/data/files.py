@@ -19,8 +19,6 @@ from rich.progress import DownloadColumn, Progress, TextColumn
 
 from askew import checks, io
 
-__all__ = ["SETS", "Source", "cache_folder", "data_folder", "download", "download_names", "find", "is_present"]
-
 CHUNK = 1 << 14
 TIMEOUT = 60.0
 

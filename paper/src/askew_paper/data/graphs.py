@@ -11,18 +11,6 @@ from scipy.sparse.csgraph import connected_components, dijkstra
 
 from askew import checks
 
-__all__ = [
-    "as_graph",
-    "graph_names",
-    "is_directed",
-    "landmark_distances",
-    "largest_part",
-    "make_graph",
-    "node_features",
-    "pair_distances",
-    "random_pairs",
-]
-
 Integers = NDArray[np.int64]
 Floats = NDArray[np.float64]
 
@@ -36,7 +24,8 @@ DEVIATION, LEAST = 0.1, 0.01
 BLOCK_DISTANCES = 1 << 22
 
 
-def _random(stream: int, seed: int, owner: str) -> np.random.Generator:
+def random_stream(stream: int, seed: int, owner: str) -> np.random.Generator:
+    """Return random numbers of one purpose and seed."""
     if isinstance(seed, bool) or not isinstance(seed, int) or seed < 0:
         raise ValueError(checks.message(f"seed of {owner}", "an integer of at least 0", repr(seed)))
     return np.random.default_rng([stream, seed])
@@ -123,7 +112,7 @@ def make_graph(name: str, side: int | None = None, seed: int = 0) -> csr_array:
     if side < 3:
         raise ValueError(checks.message("side of make_graph", "at least 3", side))
     dimensions = len(grid.steps[0])
-    random = _random(WEIGHTS_STREAM, seed, "make_graph")
+    random = random_stream(WEIGHTS_STREAM, seed, "make_graph")
     tails, heads = _edges(np.arange(side**dimensions).reshape((side,) * dimensions), grid)
     lengths = random.integers(1, STEPS + 1, tails.size) / STEPS
     if grid.one_way:
@@ -198,7 +187,7 @@ def landmark_distances(
     landmarks = np.zeros(count, np.int64)
     to = np.empty((n, count))
     back = np.empty((n, count)) if directed else to
-    landmark = int(_random(LANDMARKS_STREAM, seed, "landmark_distances").integers(n))
+    landmark = int(random_stream(LANDMARKS_STREAM, seed, "landmark_distances").integers(n))
     nearest = np.full(n, np.inf)
     for k in range(count):
         landmarks[k] = landmark
@@ -225,7 +214,7 @@ def node_features(distances: Floats, noise: float = 0.2, distractors: int = 96, 
     >>> node_features(np.array([[1.0], [3.0]]), noise=0.0, distractors=2)[:, 0]
     array([-1.,  1.], dtype=float32)
     """
-    random = _random(FEATURES_STREAM, seed, "node_features")
+    random = random_stream(FEATURES_STREAM, seed, "node_features")
     spread = float(distances.std())
     scaled = (distances - distances.mean()) / (spread if spread > 0 else 1.0)
     scaled = scaled + noise * random.standard_normal(scaled.shape)
@@ -244,7 +233,9 @@ def random_pairs(n: int, count: int, seed: int = 0) -> Integers:
     if checks.check_size(n, "n of random_pairs") < 2:
         raise ValueError(checks.message("n of random_pairs", "at least 2", n))
     checks.check_size(count, "count of random_pairs")
-    codes = _random(PAIRS_STREAM, seed, "random_pairs").choice(n * (n - 1), min(count, n * (n - 1)), replace=False)
+    codes = random_stream(PAIRS_STREAM, seed, "random_pairs").choice(
+        n * (n - 1), min(count, n * (n - 1)), replace=False
+    )
     first, second = np.divmod(codes, n - 1)
     # The n - 1 others of a node are numbered without it.
     return np.stack([first, second + (second >= first)], 1)

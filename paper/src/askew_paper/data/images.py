@@ -23,8 +23,6 @@ from askew.io import atomic_write
 from askew_paper.data import files
 from askew_paper.data.files import Folder, Source, cache_folder, find
 
-__all__ = ["Images", "image_names", "load_holidays", "load_images", "read_pickled"]
-
 Pixels = NDArray[np.uint8]
 Labels = NDArray[np.int64]
 Arrays = tuple[Pixels, Labels]
@@ -60,19 +58,8 @@ class _Set:
     read: Callable[[Sequence[Path]], Arrays]
 
 
-def image_names() -> list[str]:
-    """Return the names that :func:`load_images` knows.
-
-    Examples
-    --------
-    >>> image_names()
-    ['mnist', 'cifar10', 'svhn', 'stl10']
-    """
-    return list(SETS)
-
-
 def load_images(name: str, split: str = "train", folder: Folder = None) -> Images:
-    """Return the images of a published set (:func:`image_names`), its split ``"train"`` or ``"test"``.
+    """Return the images of a published set (a key of :data:`SETS`), its split ``"train"`` or ``"test"``.
 
     The first call decodes the publisher's files, later ones read the arrays from :func:`askew_paper.data.cache_folder`,
     as long as the files are the same. Nothing is downloaded; :func:`askew_paper.data.download` does that.

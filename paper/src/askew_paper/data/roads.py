@@ -15,8 +15,6 @@ from askew import checks
 from askew_paper.data.files import Folder, Source, data_folder, find
 from askew_paper.data.graphs import as_graph, largest_part
 
-__all__ = ["Network", "load_road", "read_tntp", "road_graph", "road_names"]
-
 # Time of a link that takes none, as a fraction of the median of the others.
 SMALL_TIME = 1e-3
 COLLECTION = "https://github.com/bstabler/TransportationNetworks"
@@ -31,17 +29,6 @@ class Network(NamedTuple):
     times: NDArray[np.float64]  # free flow times
     nodes: int
     first_thru_node: int  # nodes below it are centroids of zones, which nothing passes through
-
-
-def road_names() -> list[str]:
-    """Return the names of the road networks of the experiment.
-
-    Examples
-    --------
-    >>> road_names()
-    ['berlin-center', 'ChicagoRegional', 'Anaheim']
-    """
-    return list(ROADS)
 
 
 def read_tntp(path: str | os.PathLike[str]) -> Network:

@@ -15,27 +15,13 @@ from sklearn.datasets import make_spd_matrix
 from askew import checks
 from askew.divergences import Bregman
 from askew.potentials import Burg, NegativeEntropy, Quadratic
+from askew_paper.data.graphs import random_stream
 from askew_paper.data.tables import Table
-
-__all__ = [
-    "ExponentialMixture",
-    "GaussianMixture",
-    "Mixture",
-    "MultinomialMixture",
-    "make_mixture",
-    "mixture_names",
-]
 
 Array = NDArray[np.float64]
 
 # Streams of random numbers: clusters and points share none.
 CLUSTERS_STREAM, POINTS_STREAM = 0, 1
-
-
-def _random(stream: int, seed: int, owner: str) -> np.random.Generator:
-    if isinstance(seed, bool) or not isinstance(seed, int) or seed < 0:
-        raise ValueError(checks.message(f"seed of {owner}", "an integer of at least 0", repr(seed)))
-    return np.random.default_rng([stream, seed])
 
 
 class Mixture(ABC):
@@ -68,7 +54,7 @@ class Mixture(ABC):
 
     def sample(self, n: int, seed: int) -> Table:
         """Return ``n`` points with the number of their cluster as the label; another seed gives other points."""
-        random = _random(POINTS_STREAM, seed, "sample")
+        random = random_stream(POINTS_STREAM, seed, "sample")
         labels = random.integers(len(self.means), size=checks.check_size(n, "n of sample"))
         return Table(self.name, self._draw(labels, random), labels)
 
@@ -241,4 +227,4 @@ def make_mixture(name: str, seed: int, clusters: int = 5, dim: int = 10) -> Mixt
     checks.check_name(name, MIXTURES, "name of a mixture")
     checks.check_size(clusters, "clusters of make_mixture")
     checks.check_size(dim, "dim of make_mixture")
-    return MIXTURES[name](clusters, dim, _random(CLUSTERS_STREAM, seed, "make_mixture"))
+    return MIXTURES[name](clusters, dim, random_stream(CLUSTERS_STREAM, seed, "make_mixture"))

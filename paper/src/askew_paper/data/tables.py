@@ -13,8 +13,6 @@ from numpy.typing import NDArray
 from askew import checks
 from askew_paper.data.files import SETS, Folder, find
 
-__all__ = ["Table", "load_table", "table_names"]
-
 TABLES = ("iris", "wine", "balance", "transfusion", "car", "abalone")
 # The order of the categories of car.data, from its description.
 CAR = (

@@ -11,8 +11,6 @@ from scipy import special, stats
 
 from askew import checks
 
-__all__ = ["CORRELATIONS", "DIM", "INFORMATIVE", "TARGETS", "Pairs", "target_pairs"]
-
 DIM, INFORMATIVE = 20, 10
 # Where the condition number of the covariance of all features is drawn from; the paper says "below 100" for the first.
 CONDITIONS = {"none": (1.0, 1.0), "med": (50.0, 100.0), "high": (250.0, 500.0)}

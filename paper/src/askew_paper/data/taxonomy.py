@@ -11,8 +11,6 @@ from askew import checks
 from askew_paper.data.files import Folder, Source, find
 from askew_paper.data.words import Text, WordVectors, read_table
 
-__all__ = ["Taxonomy", "load_taxonomy", "random_taxonomy"]
-
 _WORDNET = "https://wordnet.princeton.edu"
 SYNSETS, EDGES, MAMMALS = (
     Source(f"wordnet/{file}.tsv.gz", _WORDNET, terms="WordNet licence; WordNet 3.0 as a table")

@@ -15,9 +15,6 @@ from numpy.typing import NDArray
 from askew import checks
 from askew_paper.data.files import Folder, Source, find
 
-__all__ = ["WordPairs", "WordVectors", "load_lexical_split", "load_pairs", "load_vectors", "pair_names", "read_pairs"]
-__all__ += ["read_table"]
-
 Text = tuple[str, ...]
 
 _SUITE = "https://github.com/facebookresearch/hypernymysuite"
@@ -138,17 +135,6 @@ class WordPairs:
     def within(self, words: Collection[str] | WordVectors) -> WordPairs:
         """Return the pairs of which both words are among those given."""
         return self.take(a in words and b in words for a, b in zip(self.first, self.second, strict=True))
-
-
-def pair_names() -> list[str]:
-    """Return the names of the published pair files.
-
-    Examples
-    --------
-    >>> pair_names()
-    ['hyperlex', 'bless', 'wbless', 'eval']
-    """
-    return list(PAIRS)
 
 
 def load_pairs(name: str, folder: Folder = None) -> WordPairs:

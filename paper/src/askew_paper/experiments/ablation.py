@@ -22,8 +22,6 @@ from askew_paper.experiments.timing import interleaved, training_step
 from askew_paper.experiments.training import Plan
 from askew_paper.notes import read_notes
 
-__all__ = ["ABLATION", "VARIANTS", "Variant"]
-
 SETTINGS = ("euclidean/none", "xlogx/none", "xlogx/high")
 STEP = Score("step", "Processor time of a training step relative to the first row", lower_is_better=True, digits=2)
 ROUNDS = {"toy": 2, "quick": 15, "paper": 30}

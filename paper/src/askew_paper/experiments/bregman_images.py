@@ -17,8 +17,6 @@ from askew_paper.experiments.image_pairs import EMBEDDING, ImageSource, PairSet,
 from askew_paper.experiments.images import Standardised, embed, encoder_of, shrunk
 from askew_paper.notes import read_notes
 
-__all__ = ["BREGCIFAR", "BREGMNIST", "METHODS", "class_divergence", "draw_pairs", "made_images"]
-
 SETTINGS = ("asymmetric", "symmetric")
 # The same targets with an encoder that was trained on the classes; not in the paper.
 TRAINED = "-trained"

@@ -20,8 +20,6 @@ from askew_paper.experiments.training import Plan, learn_from_labels, learn_pbdl
 from askew_paper.notes import read_notes
 from askew_paper.published import Published, published
 
-__all__ = ["CLUSTERING"]
-
 METHODS = ("bayes", "oracle", "euclidean", "mahalanobis", "deep-div", "pbdl", "nbd-paper", "nbd")
 # The paper's methods trained as our network is, with the learning rates of DivergenceLearner. Last, so that a run cut
 # short has the paper's table complete.

@@ -32,8 +32,6 @@ from askew_paper.heads import make_head
 from askew_paper.notes import read_notes
 from askew_paper.published import published
 
-__all__ = ["DEEP_METRIC", "learn_metric", "retrieval"]
-
 METHODS = ("untrained", "euclidean", "mahalanobis", "deep-div", "deepnorm", "widenorm", "nbd-paper", "nbd")
 SETTINGS = ("cifar10", "svhn", "stl10")
 # Ranks that count, and entries of a matrix of divergences.

@@ -18,9 +18,6 @@ from askew_paper.experiment import Cell, Outcome
 from askew_paper.experiments.training import Plan, learn
 from askew_paper.heads import make_head
 
-__all__ = ["EMBEDDING", "ImageSource", "PairBatches", "PairSet", "TrainPairs", "choose_rate", "encoded", "first_seed"]
-__all__ += ["learn_cell", "learn_pairs", "pair_loss", "pair_values", "squared_error", "start_evenly"]
-
 # A table of all images, or a function that returns the images of some codes.
 ImageSource = Tensor | Callable[[Tensor], Tensor]
 # Pairs of one forward pass of the divergence in evaluation, and images of one of the encoder.

@@ -15,9 +15,6 @@ from askew_paper.data.files import Source, find
 from askew_paper.data.images import load_images
 from askew_paper.encoders import IMAGENET_MEAN, IMAGENET_STD, ResNet18, ResNet20, load_weights
 
-__all__ = ["CALIBRATION_IMAGES", "DRAWN", "WEIGHTS", "Labelled", "Pixels", "Standardised"]
-__all__ += ["drawn_images", "embed", "encoder_of", "shrunk", "some_images", "spread_of"]
-
 # Images that are made here, for the toy scale.
 DRAWN = "drawn"
 CLASSES = 10
@@ -75,7 +72,7 @@ def some_images(setting: str, split: str, number: int | None, side: int, seed: i
     Parameters
     ----------
     setting
-        One of :func:`askew_paper.data.image_names`, or ``"drawn"`` for :func:`drawn_images`.
+        One of :data:`askew_paper.data.images.SETS`, or ``"drawn"`` for :func:`drawn_images`.
     split
         ``"train"`` or ``"test"``.
     number

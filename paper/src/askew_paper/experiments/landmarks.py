@@ -23,9 +23,6 @@ from askew_paper.experiment import Cell, Score, Value
 from askew_paper.experiments.training import Plan, learn
 from askew_paper.heads import DIRECTED, make_head
 
-__all__ = ["LEARNED", "MRE", "NORMS", "PLAIN", "R2", "ROOTS", "SIZES", "SPEARMAN", "TRAINING"]
-__all__ += ["Task", "learn_distances", "make_task", "predict", "predictions", "score", "task_of"]
-
 R2 = Score("r2", "R²", lower_is_better=False)
 MRE = Score("mre", "Mean relative error", lower_is_better=True)
 SPEARMAN = Score("spearman", "Spearman", lower_is_better=False)

@@ -19,8 +19,6 @@ from askew_paper.experiments.images import shrunk
 from askew_paper.heads import DIRECTED
 from askew_paper.notes import read_notes
 
-__all__ = ["METHODS", "OVERLAP", "Crops", "draw_crops", "lacking"]
-
 PRIOR, BREGMAN = ("deep-div", "deepnorm"), ("nbd-paper", "nbd-quadratic", "nbd")
 METHODS = ("mean", "euclidean", "mahalanobis", *PRIOR, "widenorm", "widenorm-legacy", "iqe", "mrn", *BREGMAN, *DIRECTED)
 # Pairs of a step, and the share of pairs of different images.

@@ -24,8 +24,6 @@ from askew_paper.experiments.training import Plan, learn_from_labels, learn_pbdl
 from askew_paper.notes import read_notes
 from askew_paper.published import published
 
-__all__ = ["RANKING"]
-
 # The end of the names of methods that are trained as in the paper; the others are trained as our network is.
 PAPERS_TRAINING = ", paper's training"
 # Quasimetrics take a third of the time and are not in the paper: last, so that a run cut short has its table complete.

@@ -18,8 +18,6 @@ from askew_paper.experiments.training import Plan, learn
 from askew_paper.notes import read_notes
 from askew_paper.published import published
 
-__all__ = ["OUR_TRAINING", "REGRESSION", "SIZES", "learn_target", "plain"]
-
 # PBDL solves convex problems; fewer pairs and pieces bound its time.
 SIZES = {
     "toy": {"train": 400, "test": 200, "epochs": 2, "batch": 100, "pairs": 200, "pieces": 10},

@@ -11,13 +11,12 @@ from numpy.typing import NDArray
 from scipy.sparse import csr_array
 
 from askew_paper.data.graphs import make_graph
-from askew_paper.data.roads import Network, load_road, road_graph, road_names
+from askew_paper.data.roads import ROADS as NAMES
+from askew_paper.data.roads import Network, load_road, road_graph
 from askew_paper.experiment import MSE, Cell, Claim, Experiment, Outcome, Score, Value, grid
 from askew_paper.experiments import landmarks
 from askew_paper.experiments.landmarks import LEARNED, MRE, NORMS, PLAIN, R2, ROOTS, SIZES, SPEARMAN, score
 from askew_paper.notes import read_notes
-
-__all__ = ["ROADS", "cells", "direction", "small_network"]
 
 REFERENCES = ("mean", "best-symmetric")
 METHODS = (*REFERENCES, "euclidean", *LEARNED)
@@ -52,7 +51,7 @@ def cells(scale: str, seeds: int, networks: Iterable[str] | None = None) -> Iter
     ['mean', 'best-symmetric']
     """
     if networks is None:
-        networks = (MADE,) if scale == "toy" else road_names()
+        networks = (MADE,) if scale == "toy" else NAMES
     return grid("roads", scale, seeds, networks, METHODS, functools.partial(options, scale))
 
 

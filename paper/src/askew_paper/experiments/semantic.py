@@ -29,8 +29,6 @@ from askew_paper.heads import make_head
 from askew_paper.notes import read_notes
 from askew_paper.published import Published, published
 
-__all__ = ["SEMANTIC", "epoch_batches", "grouped_pairs", "learn_distances", "random_pairs", "target_table"]
-
 # Classes of CIFAR10 in its order: airplane, automobile, bird, cat, deer, dog, frog, horse, ship, truck.
 MAN_MADE, NATURAL = (0, 1, 8, 9), (2, 3, 4, 5, 6, 7)
 AUTOMOBILE, DEER = 1, 4

@@ -12,8 +12,6 @@ from askew_paper.experiments.landmarks import LEARNED, NORMS, PLAIN, R2, ROOTS, 
 from askew_paper.notes import read_notes
 from askew_paper.published import published
 
-__all__ = ["SHORTEST_PATH"]
-
 METHODS = ("mean", *LEARNED)
 # The paper's losses fit squared errors of distances whose mean is 50.
 UNIT = 50**2

@@ -22,8 +22,6 @@ from askew_paper.experiments.regression import plain
 from askew_paper.notes import read_notes
 from askew_paper.published import Published, published
 
-__all__ = ["SETTINGS", "TIMING", "interleaved", "training_step"]
-
 DIM = 20
 REFERENCE = "mahalanobis"
 SETTINGS = ("training", "inference", "pairwise")

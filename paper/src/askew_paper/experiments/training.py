@@ -19,8 +19,6 @@ from askew.training import History, TrainingDivergedError, fit
 from askew.training.runtime import best_device
 from askew_paper.experiment import Cell
 
-__all__ = ["SCHEDULES", "Learned", "Plan", "learn", "learn_from_labels", "learn_pbdl", "train"]
-
 # Share of the steps over which the learning rate of "linear" and "cosine" rises.
 WARMUP = 0.025
 
