@@ -20,34 +20,9 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from askew._messages import check_name, message
+from askew._messages import check_name as check_name
+from askew._messages import message as message
 from askew._torch_compat import in_transform
-
-__all__ = [
-    "NEGATIVE",
-    "POSITIVE",
-    "REAL",
-    "SIMPLEX",
-    "UNIT_BOX",
-    "Domain",
-    "check_columns",
-    "check_devices",
-    "check_finite",
-    "check_matrices",
-    "check_name",
-    "check_pair",
-    "check_plain",
-    "check_points",
-    "check_positive",
-    "check_size",
-    "check_widths",
-    "device_of",
-    "inspectable",
-    "is_lazy",
-    "message",
-    "optional_import",
-    "transformed",
-]
 
 # How far the coordinates of a distribution may be from summing to one: what rounding to bfloat16 leaves.
 SUM_TOLERANCE = 1e-2

@@ -170,12 +170,7 @@ class SmallCNN(Rebuildable):
     """
 
     def __init__(
-        self,
-        channels: int,
-        image_size: int,
-        out: int = 128,
-        filters: Sequence[int] = (32, 64),
-        hidden: int = 256,
+        self, channels: int, image_size: int, out: int = 128, filters: Sequence[int] = (32, 64), hidden: int = 256
     ) -> None:
         super().__init__()
         self.channels = checks.check_size(channels, "channels of SmallCNN")

@@ -20,34 +20,5 @@ from askew.io.rows import Rows
 from askew.io.saving import load, load_with_notes, save
 from askew.io.trees import flatten, unflatten
 
-__all__ = [
-    "FORMAT",
-    "FolderFormat",
-    "Rebuildable",
-    "Rows",
-    "atomic_write",
-    "check_values",
-    "checksum",
-    "damaged",
-    "describe",
-    "export",
-    "flatten",
-    "group_rows",
-    "load",
-    "load_tensors",
-    "load_with_notes",
-    "only_writer",
-    "printable",
-    "read_array",
-    "read_arrays",
-    "read_description",
-    "read_json",
-    "save",
-    "save_tensors",
-    "settled",
-    "unflatten",
-    "version",
-    "writable_folder",
-    "write_folder",
-    "write_text",
-]
+# The public ones; the others are for the rooms of askew and for the paper.
+__all__ = ["Rebuildable", "Rows", "export", "load", "load_with_notes", "save"]

@@ -192,10 +192,7 @@ def _arguments(module: Rebuildable) -> dict[str, object]:
 
 
 def build(
-    description: object,
-    tensors: Mapping[str, Tensor],
-    encoder: nn.Module | None = None,
-    classes: Sequence[type] = (),
+    description: object, tensors: Mapping[str, Tensor], encoder: nn.Module | None = None, classes: Sequence[type] = ()
 ) -> nn.Module:
     """Construct a module from its description and fill it with the tensors of its state dict.
 

@@ -1,15 +1,7 @@
 """Convex functions phi, the generators of Bregman divergences."""
 
 from askew.potentials.base import Potential, Scaled, Sum
-from askew.potentials.closed_form import (
-    Burg,
-    Exponential,
-    FermiDirac,
-    LogSumExp,
-    NegativeEntropy,
-    PowerNorm,
-    Quadratic,
-)
+from askew.potentials.closed_form import Burg, Exponential, FermiDirac, LogSumExp, NegativeEntropy, PowerNorm, Quadratic
 from askew.potentials.compositions import AffinePrecomposed
 from askew.potentials.conjugate import Conjugate
 from askew.potentials.function import ConvexityReport, FromFunction, check_convexity
