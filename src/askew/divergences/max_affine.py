@@ -162,20 +162,16 @@ class DeepDiv(MaxOfPieces):
         rows = x.reshape(-1, x.shape[-1])
         if torch.is_grad_enabled() or checks.transformed():
             return self._values(rows)
-        # Where no gradient is recorded, one hidden layer serves all blocks of rows.
-        width = self.pieces * self.hidden
-        size = min(max(1, BLOCK_ELEMENTS // width), max(1, rows.shape[0]))
-        memory = rows.new_empty(width * size)
-        blocks = rows.split(size)
-        return torch.cat([self._values(b, memory[: width * b.shape[0]].view(width, -1)) for b in blocks], 1)
+        blocks = rows.split(max(1, BLOCK_ELEMENTS // (self.pieces * self.hidden)))
+        return torch.cat([self._values(block) for block in blocks], 1)
 
-    def _values(self, rows: Tensor, units: Tensor | None = None) -> Tensor:
-        """Return the values of all pieces at ``(n, dim)``, as ``(K, n)``; the hidden layer goes to ``units``."""
+    def _values(self, rows: Tensor) -> Tensor:
+        """Return the values of all pieces at ``(n, dim)``, as ``(K, n)``."""
         # Points are columns: the hidden layer is one product, and the sum over it K contiguous ones. The bias is a
         # column of the weights: adding it afterwards would be one more pass over all units.
         weight = torch.cat([self.inner_weight.flatten(0, 1), self.inner_bias.reshape(-1, 1)], 1)
         points = functional.pad(rows, (0, 1), value=1.0)
-        units = torch.mm(weight, points.T, out=units).relu_().view(self.pieces, self.hidden, -1)
+        units = torch.mm(weight, points.T).relu_().view(self.pieces, self.hidden, -1)
         return torch.bmm(self.outer_weight[:, None], units)[:, 0] + self.outer_bias[:, None]
 
     def compute(self, x: Tensor, y: Tensor) -> Tensor:

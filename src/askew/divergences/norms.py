@@ -37,7 +37,40 @@ def _squared_distances(x: Tensor, y: Tensor, weight: Tensor | None) -> Tensor:
     return recompute_small(left @ right.T, u_norms[:, 0], v_norms[:, 0], exact)
 
 
-class Euclidean(Divergence):
+class _Norm(Divergence):
+    """|L (x - y)|, by default squared; ``weight`` is L, None the identity."""
+
+    dim: int
+    weight: Tensor | None
+    symmetric = True
+    root_triangle = True
+    _checks_values = False
+
+    def __init__(self, dim: int, squared: bool) -> None:
+        super().__init__(dim)
+        self.squared = squared
+        self.triangle = not squared
+        self.register_parameter("weight", None)
+
+    def compute(self, x: Tensor, y: Tensor) -> Tensor:
+        h = x - y if self.weight is None else functional.linear(x - y, self.weight)
+        return h.square().sum(-1) if self.squared else torch.linalg.vector_norm(h, dim=-1)
+
+    def compute_pairwise(self, x: Tensor, y: Tensor) -> Tensor:
+        squares = _squared_distances(x, y, self.weight)
+        return squares if self.squared else safe_sqrt(squares)
+
+    def as_bregman(self) -> Bregman | None:
+        return Bregman(Quadratic(self.dim, self.weight)) if self.squared else None
+
+    def ranks_like(self) -> Ranking:
+        return Ranking(Bregman(Quadratic(self.dim, self.weight)))
+
+    def extra_repr(self) -> str:
+        return f"squared={self.squared}, {super().extra_repr()}"
+
+
+class Euclidean(_Norm):
     """The Euclidean distance, by default squared.
 
     D(x, y) = ||x - y||^2, or ||x - y|| with ``squared=False``. The baseline of every learned divergence. Squared, it is
@@ -57,35 +90,11 @@ class Euclidean(Divergence):
     tensor(5.)
     """
 
-    dim: int
-    symmetric = True
-    _checks_values = False
-
     def __init__(self, dim: int, squared: bool = True) -> None:
-        super().__init__(dim)
-        self.squared = squared
-        self.triangle = not squared
-        self.root_triangle = True
-
-    def compute(self, x: Tensor, y: Tensor) -> Tensor:
-        h = x - y
-        return h.square().sum(-1) if self.squared else torch.linalg.vector_norm(h, dim=-1)
-
-    def compute_pairwise(self, x: Tensor, y: Tensor) -> Tensor:
-        squares = _squared_distances(x, y, None)
-        return squares if self.squared else safe_sqrt(squares)
-
-    def as_bregman(self) -> Bregman | None:
-        return Bregman(Quadratic(self.dim)) if self.squared else None
-
-    def ranks_like(self) -> Ranking:
-        return Ranking(Bregman(Quadratic(self.dim)))
-
-    def extra_repr(self) -> str:
-        return f"squared={self.squared}, {super().extra_repr()}"
+        super().__init__(dim, squared)
 
 
-class Mahalanobis(Divergence):
+class Mahalanobis(_Norm):
     """A learned Mahalanobis distance, by default squared.
 
     D(x, y) = ||L(x - y)||^2, or ||L(x - y)|| with ``squared=False``. The fastest learned divergence; symmetric, and the
@@ -112,35 +121,15 @@ class Mahalanobis(Divergence):
     torch.Size([4, 5])
     """
 
-    dim: int
-    symmetric = True
-    _checks_values = False
+    weight: nn.Parameter
 
     def __init__(self, dim: int, rank: int | None = None, squared: bool = True) -> None:
-        super().__init__(dim)
-        self.rank = dim if rank is None else checks.check_size(rank, "rank of Mahalanobis")
-        self.squared = squared
-        self.triangle = not squared
-        self.root_triangle = True
-        self._pair_width = self.rank
+        super().__init__(dim, squared)
+        self.rank = self._pair_width = dim if rank is None else checks.check_size(rank, "rank of Mahalanobis")
         self.weight = nn.Parameter(_uniform((self.rank, dim), dim**-0.5))
 
-    def compute(self, x: Tensor, y: Tensor) -> Tensor:
-        mapped = functional.linear(x - y, self.weight)
-        return mapped.square().sum(-1) if self.squared else torch.linalg.vector_norm(mapped, dim=-1)
-
-    def compute_pairwise(self, x: Tensor, y: Tensor) -> Tensor:
-        squares = _squared_distances(x, y, self.weight)
-        return squares if self.squared else safe_sqrt(squares)
-
-    def as_bregman(self) -> Bregman | None:
-        return Bregman(Quadratic(self.dim, self.weight)) if self.squared else None
-
-    def ranks_like(self) -> Ranking:
-        return Ranking(Bregman(Quadratic(self.dim, self.weight.detach())))
-
     def extra_repr(self) -> str:
-        return f"rank={self.rank}, squared={self.squared}, {super().extra_repr()}"
+        return f"rank={self.rank}, {super().extra_repr()}"
 
 
 class MaxReLU(nn.Module):
