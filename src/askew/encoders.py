@@ -44,8 +44,6 @@ class Identity(Rebuildable):
 
     Examples
     --------
-    >>> import torch
-    >>> from askew.encoders import Identity
     >>> Identity(3)(torch.zeros(5, 3)).shape
     torch.Size([5, 3])
     """
@@ -75,8 +73,6 @@ class Linear(nn.Linear, Rebuildable):
 
     Examples
     --------
-    >>> import torch
-    >>> from askew.encoders import Linear
     >>> Linear(10, 4)(torch.zeros(5, 10)).shape
     torch.Size([5, 4])
     """
@@ -109,8 +105,6 @@ class MLP(Rebuildable):
 
     Examples
     --------
-    >>> import torch
-    >>> from askew.encoders import MLP
     >>> MLP(10, 4, widths=(32, 32))(torch.zeros(5, 10)).shape
     torch.Size([5, 4])
     """
@@ -163,8 +157,6 @@ class SmallCNN(Rebuildable):
 
     Examples
     --------
-    >>> import torch
-    >>> from askew.encoders import SmallCNN
     >>> SmallCNN(1, 28, out=16)(torch.zeros(5, 1, 28, 28)).shape
     torch.Size([5, 16])
     """

@@ -65,15 +65,7 @@ def split_sides(model: object, dim: int, owner: str) -> Sides:
             )
             raise ValueError(checks.message(what, "one that needs no learning, where it is a name", repr(model), hint))
         return Sides(None, None, make(model, dim))
-    convert = getattr(model, "as_divergence", None)
-    if isinstance(model, type) or not callable(convert):
-        hint = 'Make a divergence with askew.make("nbd", dim).'
-        raise TypeError(checks.message(what, must, type(model).__name__, hint))
-    try:
-        divergence = convert()
-    except ValueError as error:  # scikit-learn's NotFittedError
-        got = f"a {type(model).__name__} that is not fitted"
-        raise ValueError(checks.message(what, must, got, "Call its fit first.")) from error
+    divergence = to_divergence(model, what, must)
     first: list[nn.Module] = []
     second: list[nn.Module] = []
     shared = True
@@ -84,6 +76,20 @@ def split_sides(model: object, dim: int, owner: str) -> Sides:
         divergence = divergence.divergence
     encoder = _chain(first)
     return Sides(encoder, encoder if shared else _chain(second), divergence)
+
+
+def to_divergence(model: object, what: str, must: str) -> Divergence:
+    """Return the divergence that an object stands for; ``what`` it is and what it ``must`` be are for errors."""
+    convert = getattr(model, "as_divergence", None)
+    if isinstance(model, type) or not callable(convert):
+        hint = 'Make a divergence with askew.make("nbd", dim).'
+        raise TypeError(checks.message(what, must, type(model).__name__, hint))
+    try:
+        divergence: Divergence = convert()
+    except ValueError as error:  # scikit-learn's NotFittedError
+        got = f"a {type(model).__name__} that is not fitted"
+        raise ValueError(checks.message(what, must, got, "Call its fit first.")) from error
+    return divergence
 
 
 def _chain(encoders: list[nn.Module]) -> nn.Module | None:

@@ -13,9 +13,10 @@ from typing import Any
 from numpy.typing import ArrayLike
 from torch import Tensor
 
-from askew import checks, io
+from askew import io
 from askew.checks import REAL
 from askew.divergences import Divergence
+from askew.divergences.split import to_divergence
 from askew.encoders import Standardize
 from askew.explorer.description import SHOWN, describe
 from askew.explorer.scene import Scene, make_scene
@@ -72,7 +73,7 @@ def write_explorer(
     ...     page.name, "https:" in page.read_text("utf-8")
     ('explorer.html', False)
     """
-    divergence = _divergence(model)
+    divergence = to_divergence(model, "model of write_explorer", f"a fitted learner, {SHOWN}")
     # A classifier holds the learner whose points and labels are shown.
     learner = getattr(model, "learner_", model)
     if points is None:
@@ -95,18 +96,6 @@ def write_explorer(
     heading = title or "What does this divergence call near?"
     io.write_text(path, _page(heading, _summary(scene), content))
     return Path(path)
-
-
-def _divergence(model: Any) -> Divergence:
-    convert = getattr(model, "as_divergence", None)
-    if not callable(convert) or isinstance(model, type):
-        raise TypeError(checks.message("model of write_explorer", f"a fitted learner, {SHOWN}", type(model).__name__))
-    try:
-        divergence: Divergence = convert()
-    except ValueError as error:  # scikit-learn's NotFittedError
-        got, hint = f"a {type(model).__name__} that is not fitted", "Call its fit first."
-        raise ValueError(checks.message("model of write_explorer", "fitted", got, hint)) from error
-    return divergence
 
 
 def _home(divergence: Divergence) -> tuple[Floats, Floats] | None:
