@@ -36,24 +36,7 @@ MEANINGS = {
 }
 # The first word, or a symbol, of a field and how it looks in HTML.
 LOOKS = {symbol: mark for mark, symbol in SYMBOLS.items()} | {MISSING: MISSING, "confirmed": "better", "not": "worse"}
-STYLE = """
-:root { color-scheme: light dark; --ink: #1c1c1c; --paper: #fff; --soft: #f1f3f5; --line: #d0d5da; --dim: #5c6670;
-  --better: #0b6b3a; --within: #33508a; --worse: #a33208; }
-@media (prefers-color-scheme: dark) { :root { --ink: #e6e6e6; --paper: #15181b; --soft: #20252a; --line: #3a4148;
-  --dim: #a2adb8; --better: #63d297; --within: #9db8f2; --worse: #ff9a6b; } }
-body { margin: 0 auto; padding: 1rem; max-width: 75rem; font: 1rem/1.5 system-ui, sans-serif; color: var(--ink);
-  background: var(--paper); overflow-wrap: anywhere; }
-h2 { margin-top: 2.5rem; border-bottom: 1px solid var(--line); } summary { cursor: pointer; }
-a { color: var(--within); } li { color: var(--dim); } nav li { color: var(--ink); }
-table { border-collapse: collapse; font-variant-numeric: tabular-nums; font-size: .9rem; display: block;
-  overflow-x: auto; }
-th, td { padding: .3rem .6rem; border: 1px solid var(--line); text-align: left; white-space: nowrap; }
-th { background: var(--soft); } td:first-child { position: sticky; left: 0; background: var(--soft); }
-.better { color: var(--better); } .within { color: var(--within); } .worse { color: var(--worse); }
-.missing { color: var(--dim); font-style: italic; }
-img { max-width: 100%; height: auto; background: #fff; }
-@media print { details > * { display: block; } img, tr { break-inside: avoid; } }
-""".strip()
+STYLE = Path(__file__).with_name("report.css").read_text("utf-8").strip()
 
 
 @dataclass(frozen=True, eq=False)
