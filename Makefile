@@ -34,9 +34,10 @@ bench: setup ## time the divergences
 	$(BIN)/python benchmarks/core.py
 
 # The page of the site is Markdown; the HTML one is for those who have no site.
-results: setup ## write docs/results.md from the rows in paper/results/
-	$(BIN)/askew-paper report paper/results -o build/report > /dev/null
-	cp build/report/results.md build/report/*.png docs/
+results: setup ## write docs/results.md and docs/results/ from the rows in paper/results/
+	rm -rf build/report docs/results
+	$(BIN)/askew-paper report paper/results -o build/report
+	cp -r build/report/results.md build/report/results docs/
 
 # The variable hides a notice of the theme about its own future.
 docs: setup ## build the pages into site/

@@ -337,7 +337,8 @@ def test_underscores_inside_words_stay() -> None:
 
 def test_report_is_whole_and_loads_nothing(results: Path, tmp_path: Path) -> None:
     files = write_report(results, tmp_path / "a" / "b", [SUMS])
-    assert [file.name for file in files] == ["results.md", "results.html", "results-sums-paper-0.png"]
+    names = ["results.md", "results.html", "sums.md", "sums-paper.csv", "sums-paper-0.png"]
+    assert [file.name for file in files] == names
     source = files[1].read_text("utf-8")
     found = seen(source)
     assert not found.elements & {"script", "link", "iframe", "object", "embed"}
@@ -346,7 +347,10 @@ def test_report_is_whole_and_loads_nothing(results: Path, tmp_path: Path) -> Non
     assert not re.search(r"url\(|@import|https?:", source)
     assert "prefers-color-scheme: dark" in source
     assert 'name="viewport" content="width=device-width' in source
-    markdown = files[0].read_text("utf-8")
+    assert "[Sums of numbers](results/sums.md)" in files[0].read_text("utf-8")
+    markdown = files[2].read_text("utf-8")
+    assert "[sums-paper.csv](sums-paper.csv)" in markdown
+    assert len(pd.read_csv(files[3])) == 5
     for some in (found.text, markdown):
         for phrase in (
             "Sums of numbers, paper scale",
@@ -359,8 +363,8 @@ def test_report_is_whole_and_loads_nothing(results: Path, tmp_path: Path) -> Non
             "Within the spread: the difference is no larger than",
         ):
             assert phrase in some
-    assert "](results-sums-paper-0.png)" in markdown
-    assert files[2].read_bytes().startswith(b"\x89PNG")
+    assert "](sums-paper-0.png)" in markdown
+    assert files[4].read_bytes().startswith(b"\x89PNG")
 
 
 def test_same_results_give_the_same_files(results: Path, tmp_path: Path) -> None:
@@ -379,13 +383,13 @@ def test_names_in_results_cannot_break_out_of_the_page() -> None:
     cell = next(iter(experiment.cells("paper", 1)))
     row = Row(cell, {"mae": 1.0}, 1.0, STARTED, {EVIL: (1.0, 2.0)}, commit=EVIL, machine={"cores": EVIL})
     found = sections([row], [experiment])
-    parsed = seen(page(found, [EVIL]))
+    parsed = seen(page(found, [f"# {escape_markdown(EVIL)}"]))
     assert "script" not in parsed.elements
     assert not parsed.elements & {"em", "code"}
     assert parsed.text.count(EVIL) > 10
     assert all(link.startswith(("data:image/png", "#")) for link in parsed.links)
     # Nothing but what folds the tables of all figures is markup.
-    assert "<" not in re.sub(r'</?(?:details|summary)(?: markdown="1")?>', "", text(found, [EVIL]))
+    assert "<" not in re.sub(r'</?(?:details|summary)(?: markdown="1")?>', "", text(found, [escape_markdown(EVIL)]))
 
 
 def test_experiment_without_rows_is_shown_as_missing() -> None:
@@ -405,9 +409,17 @@ def test_what_is_left_out_is_said(results: Path, tmp_path: Path) -> None:
     old = dataclasses.replace(make_rows()[0].cell, options=())
     append_row(results / "sums.jsonl", Row(old, {"mae": 1.0}, 1.0, STARTED))
     append_row(results / "gone.jsonl", Row(Cell("gone", "a", "b", 0, "quick"), {"mae": 1.0}, 1.0, STARTED))
-    source = write_report(results, tmp_path / "out", [SUMS])[0].read_text("utf-8")
-    assert "Left out: 1 rows with other settings than the experiment has now." in source
-    assert "Left out: rows of 'gone', as there is no experiment of this name." in source
+    front, _, page_of_sums, *_ = write_report(results, tmp_path / "out", [SUMS])
+    assert "Left out: 1 rows with other settings than the experiment has now." in page_of_sums.read_text("utf-8")
+    assert "Left out: rows of 'gone', as there is no experiment of this name." in front.read_text("utf-8")
+
+
+def test_experiments_without_rows_have_a_page_only_if_asked(results: Path, tmp_path: Path) -> None:
+    other = dataclasses.replace(SUMS, name="others", cells=lambda s, n: grid("others", s, n, ["a"], ["b"], {}))
+    names = [file.name for file in write_report(results, tmp_path / "out", [SUMS, other])]
+    assert not any("others" in name for name in names)
+    names = [file.name for file in write_report(results, tmp_path / "out", [SUMS, other], everything=True)]
+    assert "others.md" in names
 
 
 # ---------------------------------------------------------------------- claims
@@ -597,12 +609,12 @@ def test_values_that_no_picture_can_show_are_left_out(curve: tuple[float, ...], 
     for row in rows:
         append_row(tmp_path / "sums.jsonl", row)
     files = write_report(tmp_path, tmp_path / "out", [SUMS])
-    assert [file.suffix for file in files] == [".md", ".html", ".png"]
+    assert [file.suffix for file in files] == [".md", ".html", ".md", ".csv", ".png"]
     words = (
         "not drawn are nbd in small, nbd in large, with values or intervals beyond 1e+150, which no picture can show."
     )
-    assert words in files[0].read_text("utf-8")
     assert words in files[1].read_text("utf-8")
+    assert words in files[2].read_text("utf-8")
     one = [dataclasses.replace(row, curves={"test MAE": curve}) for row in rows]
     [section] = sections(one, [SUMS])
     assert [picture.data for picture in section.pictures] == [None]
@@ -613,5 +625,5 @@ def test_without_matplotlib_the_tables_are_still_written(
 ) -> None:
     monkeypatch.setitem(sys.modules, "matplotlib.figure", None)
     files = write_report(results, tmp_path / "out", [SUMS])
-    assert [file.name for file in files] == ["results.md", "results.html"]
-    assert "was not drawn: Drawing curves needs the package" in files[0].read_text("utf-8")
+    assert [file.suffix for file in files] == [".md", ".html", ".md", ".csv"]
+    assert "was not drawn: Drawing curves needs the package" in files[2].read_text("utf-8")

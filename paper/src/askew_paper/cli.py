@@ -109,22 +109,23 @@ def _progress(experiment: Experiment, scale: str, rows: dict[str, Row]) -> str:
 def _report(
     results: Annotated[Path, typer.Argument(help="Folder of results.")] = RESULTS,
     output: Annotated[Path, typer.Option("-o", "--output", help="Folder, or one .html file.")] = Path("report"),
+    everything: Annotated[bool, typer.Option("--all", help="Also what has no results yet.")] = False,
 ) -> None:
-    """Compare results with the paper. Writes tables as Markdown and one HTML page, curves as PNG; trains nothing."""
+    """Compare results with the paper. Writes a scorecard, a page for each experiment and one HTML; trains nothing."""
     from askew import checks
     from askew_paper.catalogue import EXPERIMENTS
     from askew_paper.report import write_report
+    from askew_paper.rows import read
+    from askew_paper.scorecard import scorecard
 
     if not results.is_dir():
         must, hint = "a folder that exists", "Make it with: askew-paper run"
         raise FileNotFoundError(checks.message("RESULTS", must, repr(str(results)), hint))
-    files = write_report(results, output, EXPERIMENTS.values())
-    if output.suffix == ".html":
-        say(f"Wrote {output}")
-        return
-    say(files[0].read_text("utf-8"), lines=True)
-    for file in files:
-        say(f"Wrote {file}", aside=True)
+    files = write_report(results, output, EXPERIMENTS.values(), everything)
+    short, _ = scorecard(read(results), EXPERIMENTS.values())
+    for line in short.itertuples(index=False):
+        say(f"{line[0]}: {line[3]}")
+    say(f"Wrote {files[0]}" + (f" and {len(files) - 1} more" if len(files) > 1 else ""))
 
 
 @app.command("data", epilog="Example: askew-paper data --download mnist")

@@ -1,9 +1,10 @@
-"""The report: all tables and curves of a folder of results, as Markdown and as one HTML page. Trains nothing."""
+"""The report of a folder of results: a scorecard, a page for each experiment, and all of it as one HTML page."""
 
 from __future__ import annotations
 
 import base64
 import html
+import itertools
 import math
 import os
 import re
@@ -18,6 +19,8 @@ from askew import io
 from askew_paper.curves import LARGEST, curves, draw
 from askew_paper.experiment import SCALES, Experiment, Score
 from askew_paper.rows import Row, read
+from askew_paper.scorecard import LEGEND as SCORECARD_LEGEND
+from askew_paper.scorecard import scorecard
 from askew_paper.summary import Comparison, compare, judge, listed, number
 
 TITLE = "Results"
@@ -61,6 +64,7 @@ class Picture:
 class Section:
     """One experiment at one scale."""
 
+    experiment: str
     name: str
     heading: str
     notes: Sequence[str]
@@ -68,6 +72,11 @@ class Section:
     overviews: Sequence[Table]
     details: Sequence[Table]
     pictures: Sequence[Picture]
+
+    @property
+    def csv(self) -> str:
+        """The file that has every figure."""
+        return f"{self.name}.csv"
 
 
 # ---------------------------------------------------------------------- tables
@@ -142,13 +151,13 @@ def option_notes(comparison: Comparison) -> list[str]:
 # ---------------------------------------------------------------------- sections
 
 
-def sections(rows: Sequence[Row], experiments: Iterable[Experiment]) -> list[Section]:
-    """Return every experiment at each scale that has rows, or else at its largest scale."""
+def sections(rows: Sequence[Row], experiments: Iterable[Experiment], everything: bool = True) -> list[Section]:
+    """Return every experiment at each scale that has rows; one without any at its largest scale, or not at all."""
     found = []
     for experiment in experiments:
         with_rows = {row.cell.scale for row in rows if row.cell.experiment == experiment.name}
         known = [scale for scale in SCALES if scale in experiment.seeds]
-        scales = [scale for scale in reversed(known) if scale in with_rows] or known[-1:]
+        scales = [scale for scale in reversed(known) if scale in with_rows] or (known[-1:] if everything else [])
         found += [_section(compare(experiment, rows, scale)) for scale in scales]
     return found
 
@@ -160,6 +169,7 @@ def _section(comparison: Comparison) -> Section:
     clearly = "Clearly: the difference is larger than the halves of both intervals together."
     claims = [] if judged.empty else [Table("Claims", f"Scale: {scale}. {clearly}", judged)]
     return Section(
+        experiment.name,
         f"{experiment.name}-{scale}",
         f"{experiment.title}, {scale} scale",
         notes,
@@ -200,7 +210,7 @@ def _pictures(comparison: Comparison) -> list[Picture]:
         many = "" if seeds[-1] == 1 else "s, 95 % band"
         what = comparison.experiment.title.removesuffix(f": {name}")
         title = f"{what}: {name}, {comparison.scale} scale, {span} seed{many}"
-        file = f"results-{comparison.experiment.name}-{comparison.scale}-{place}.png"
+        file = f"{comparison.experiment.name}-{comparison.scale}-{place}.png"
         drawable = [curve for curve in same if curve.drawable]
         if drawable:
             try:
@@ -217,19 +227,31 @@ def _pictures(comparison: Comparison) -> list[Picture]:
 # ---------------------------------------------------------------------- as Markdown
 
 
-def text(some: Sequence[Section], remarks: Sequence[str] = ()) -> str:
-    """Return the report as Markdown; pictures are files next to it."""
-    parts = [f"# {TITLE}", *map(escape_markdown, (LEGEND, *remarks))]
+def text(some: Sequence[Section], beginning: Sequence[str] = (f"# {TITLE}",), as_files: bool = False) -> str:
+    """Return sections as Markdown behind a beginning; pictures and, if ``as_files``, figures are files next to it."""
+    parts = [*beginning, escape_markdown(LEGEND)]
     for section in some:
-        parts += [f"## {escape_markdown(section.heading)}", _bullets(section.notes)]
-        if section.settings:
-            parts.append(_folded("Settings", _bullets(section.settings)))
+        parts.append(f"## {escape_markdown(section.heading)}")
         parts += [to_markdown(table, level=3) for table in section.overviews]
         for picture in section.pictures:
             title = escape_markdown(picture.title)
             parts.append(f"![{title}]({picture.file})" if picture.data is not None else title)
-        parts += [_folded(f"{table.title}: every figure", to_markdown(table, level=4)) for table in section.details]
+        parts.append(_folded("Notes and settings", _bullets([*section.notes, *section.settings])))
+        if as_files:
+            parts.append(f"Every figure, with intervals and seconds: [{section.csv}]({section.csv})")
+        else:
+            parts += [_folded(f"{table.title}: every figure", to_markdown(table, level=4)) for table in section.details]
     return "\n\n".join(parts) + "\n"
+
+
+def front(rows: Sequence[Row], experiments: Iterable[Experiment], remarks: Sequence[str] = ()) -> list[str]:
+    """Return the beginning of the report: the scorecard, and each setting behind it."""
+    short, long = scorecard(rows, experiments)
+    parts = [f"# {TITLE}", *map(escape_markdown, remarks)]
+    if len(short):
+        parts += [to_markdown(Table("Scorecard", SCORECARD_LEGEND, short), level=2)]
+        parts += [to_markdown(Table("Each task", "", long), level=2)]
+    return parts
 
 
 def to_markdown(table: Table, level: int) -> str:
@@ -249,7 +271,8 @@ def to_markdown(table: Table, level: int) -> str:
     lines = [list(map(escape_markdown, line)) for line in (table.frame.columns, *table.frame.values.tolist())]
     lines.insert(1, ["---"] * len(table.frame.columns))
     rows = "\n".join(f"| {' | '.join(line)} |" for line in lines)
-    return f"{'#' * level} {escape_markdown(table.title)}\n\n{escape_markdown(table.note)}\n\n{rows}"
+    parts = (f"{'#' * level} {escape_markdown(table.title)}", escape_markdown(table.note), rows)
+    return "\n\n".join(filter(None, parts))
 
 
 def escape_markdown(plain: str) -> str:
@@ -269,16 +292,23 @@ def _folded(title: str, content: str) -> str:
     return f'<details markdown="1">\n<summary>{escape_markdown(title)}</summary>\n\n{content}\n\n</details>'
 
 
+def _csv(section: Section) -> str:
+    """Return every figure of a section as one table."""
+    tables = [table.frame.assign(Setting=table.title) for table in section.details]
+    return str(pd.concat(tables).to_csv(index=False)) if tables else ""
+
+
 # ---------------------------------------------------------------------- as one page
 
 
-def page(some: Sequence[Section], remarks: Sequence[str] = ()) -> str:
+def page(some: Sequence[Section], beginning: Sequence[str] = (f"# {TITLE}",)) -> str:
     """Return the report as one HTML page that loads and runs nothing: pictures and style are inside."""
     # All text is escaped in the Markdown; the only HTML in it is what folds tables.
-    body = MarkdownIt("commonmark", {"html": True}).enable("table").render(text(some, remarks))
+    body = MarkdownIt("commonmark", {"html": True}).enable("table").render(text(some, beginning))
     body = re.sub(r"<td>(?=(missing|confirmed|not)\b|[^<]*([▲●▼]))", _look, body)
     for section in some:
-        body = body.replace("<h2>", f'<h2 id="{section.name}">', 1)
+        heading = f"<h2>{html.escape(section.heading, quote=False)}"
+        body = body.replace(heading, f'<h2 id="{section.name}"' + heading[3:], 1)
         for picture in section.pictures:
             if picture.data is not None:
                 data = base64.b64encode(picture.data).decode()
@@ -302,9 +332,12 @@ def _look(field: re.Match[str]) -> str:
 
 
 def write_report(
-    results: str | os.PathLike[str], folder: str | os.PathLike[str], experiments: Iterable[Experiment]
+    results: str | os.PathLike[str],
+    folder: str | os.PathLike[str],
+    experiments: Iterable[Experiment],
+    everything: bool = False,
 ) -> list[Path]:
-    """Write ``results.md``, ``results.html`` and the pictures of curves.
+    """Write the scorecard ``results.md``, pages in ``results/``, and ``results.html``, which has all.
 
     The same results give the same files, byte by byte.
 
@@ -316,11 +349,13 @@ def write_report(
         Where the files go; created if needed. A name that ends in ``.html`` is that of the one page to write instead.
     experiments
         What to report on.
+    everything
+        Whether experiments without rows have a page as well.
 
     Returns
     -------
     list of Path
-        The files, Markdown first.
+        The files, the scorecard first.
 
     Examples
     --------
@@ -334,21 +369,26 @@ def write_report(
     >>> with tempfile.TemporaryDirectory() as folder:
     ...     rows = reproduce([sums], folder)
     ...     [file.name for file in write_report(folder, folder, [sums])]
-    ['results.md', 'results.html']
+    ['results.md', 'results.html', 'sums.md', 'sums-quick.csv']
     """
     experiments, folder, rows = list(experiments), Path(folder), read(results)
     unknown = sorted({row.cell.experiment for row in rows} - {experiment.name for experiment in experiments})
     remarks = [f"Left out: rows of {name!r}, as there is no experiment of this name." for name in unknown]
-    some = sections(rows, experiments)
+    some, beginning = sections(rows, experiments, everything), front(rows, experiments, remarks)
     if folder.suffix == ".html":
         folder.parent.mkdir(parents=True, exist_ok=True)
-        io.write_text(folder, page(some, remarks))
+        io.write_text(folder, page(some, beginning))
         return [folder]
-    folder.mkdir(parents=True, exist_ok=True)
-    texts = {"results.md": text(some, remarks), "results.html": page(some, remarks)}
+    (folder / "results").mkdir(parents=True, exist_ok=True)
+    pages = {name: list(group) for name, group in itertools.groupby(some, key=lambda section: section.experiment)}
+    titles = {experiment.name: escape_markdown(experiment.title) for experiment in experiments}
+    links = "\n".join(f"- [{titles[name]}](results/{name}.md)" for name in pages)
+    texts = {"results.md": "\n\n".join([*beginning, "## Pages", links]) + "\n", "results.html": page(some, beginning)}
+    texts |= {f"results/{name}.md": text(group, [f"# {titles[name]}"], as_files=True) for name, group in pages.items()}
+    texts |= {f"results/{section.csv}": _csv(section) for section in some}
     contents = {name: io.printable(content).encode() for name, content in texts.items()}
     pictures = (picture for section in some for picture in section.pictures)
-    contents |= {picture.file: picture.data for picture in pictures if picture.data is not None}
+    contents |= {f"results/{picture.file}": picture.data for picture in pictures if picture.data is not None}
     for name, data in contents.items():
         with io.atomic_write(folder / name) as temporary:
             temporary.write_bytes(data)

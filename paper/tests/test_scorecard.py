@@ -1,0 +1,67 @@
+"""The scorecard: verdicts by intervals, and who competes."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+from askew_paper.experiment import MAE, PURITY, Cell, Experiment, Outcome, Score, grid
+from askew_paper.rows import Row
+from askew_paper.scorecard import scorecard
+
+METHODS = ("nbd", "drift-root", "iqe", "mahalanobis", "mean")
+
+
+def make(values: dict[str, list[float]], score: Score = MAE) -> tuple[list[Row], Experiment]:
+    """Return an experiment with one setting and rows with these scores, one for each seed."""
+
+    def cells(scale: str, seeds: int) -> Iterator[Cell]:
+        return grid("sums", scale, seeds, ["small"], METHODS, {})
+
+    def never(cell: Cell) -> Outcome:
+        raise AssertionError("a report computes nothing")
+
+    experiment = Experiment("sums", "Sums: of numbers", (), (score,), {"quick": 3}, {"quick": 1.0}, cells, never)
+    rows = [
+        Row(cell, {score.name: values[cell.method][cell.seed]}, 1.0, "")
+        for cell in cells("quick", 3)
+        if cell.seed < len(values.get(cell.method, ()))
+    ]
+    return rows, experiment
+
+
+@pytest.mark.parametrize(
+    ("ours", "verdict", "by"),
+    [
+        ([1.0, 1.0, 1.03], "▲ ahead", "-50 %"),
+        ([1.9, 2.1, 2.0], "● tie", "+0 %"),
+        ([3.0, 3.01, 3.02], "▼ behind", "+50 %"),
+    ],
+)
+def test_a_difference_counts_if_the_intervals_do_not_overlap(ours: list[float], verdict: str, by: str) -> None:
+    rows, experiment = make({"nbd": [9.0, 9.1, 9.2], "drift-root": ours, "iqe": [1.99, 2.0, 2.01], "mean": [0.1] * 3})
+    short, long = scorecard(rows, [experiment])
+    assert long["Verdict"].tolist() == [verdict]
+    assert long["By"].tolist() == [by]
+    assert long["Best other"].str.startswith("iqe").all()  # a trivial prediction does not compete
+    assert short["NBD"].tolist() == ["▼ 1 behind"]
+    assert short["Task"].tolist() == ["Sums"]
+
+
+def test_larger_scores_are_better_where_they_say_so() -> None:
+    rows, experiment = make({"nbd": [0.9, 0.91, 0.92], "iqe": [0.5, 0.51, 0.52]}, PURITY)
+    _, long = scorecard(rows, [experiment])
+    assert long[["Verdict", "By"]].values.tolist() == [["▲ ahead", "+0.400"]]
+
+
+def test_one_seed_is_in_doubt_and_few_seeds_do_not_compete() -> None:
+    rows, experiment = make({"nbd": [1.0], "iqe": [2.0]})
+    assert scorecard(rows, [experiment])[1]["Verdict"].tolist() == ["▲ ahead?"]
+    rows, experiment = make({"nbd": [1.0, 1.1, 1.2], "iqe": [2.0, 2.1, 2.2], "mahalanobis": [0.1]})
+    assert scorecard(rows, [experiment])[1]["Best other"].str.startswith("iqe").all()
+
+
+def test_without_rows_there_is_nothing_to_say() -> None:
+    short, long = scorecard([], [make({})[1]])
+    assert short.empty
+    assert long.empty
