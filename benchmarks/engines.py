@@ -8,7 +8,8 @@ installs it. Seconds are those of the engine alone, for storing all keys and ans
 The second table is the failure that people report of graphs on raw inner products. The items are points of hyperbolic
 space, as trees are embedded in: the deeper a node, the longer its vector. Raw are Lorentz vectors, whose inner product
 orders them as their hyperbolic distance does. Balanced is the Euclidean form of askew.search.keys_and_queries for the
-divergence "hyperbolic". Depth is the largest distance from the origin. Graph and effort are the same for both (HNSW of FAISS, 32 links).
+divergence "hyperbolic". Depth is the largest distance from the origin. Graph and effort are the same for both (HNSW of
+FAISS, 32 links).
 """
 
 from __future__ import annotations
