@@ -54,7 +54,7 @@ def milvus(keys: Vectors, queries: Vectors, k: int, folder: Path) -> Any:
 def qdrant(keys: Vectors, queries: Vectors, k: int, folder: Path) -> Any:
     from qdrant_client import QdrantClient, models
 
-    client = QdrantClient(path=str(folder))  # or QdrantClient("http://host:6333")
+    client = QdrantClient(":memory:")  # local mode; QdrantClient("http://host:6333") for a server
     vectors = models.VectorParams(size=keys.shape[1], distance=models.Distance.DOT)
     client.create_collection("items", vectors_config=vectors)
     client.upload_collection("items", vectors=keys, ids=range(len(keys)))

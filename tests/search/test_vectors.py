@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 import subprocess
 import sys
@@ -163,29 +164,26 @@ import sys, time
 sys.modules["torch"] = sys.modules["askew"] = None
 start = time.process_time()
 exec(open("serve.py").read())
-print("seconds", time.process_time() - start)
-print(ids[:, 0].tolist(), values.shape)
+print(time.process_time() - start)
+print(ids[:, 0].tolist())
 """
 
 
-def test_the_page_serves_a_faiss_index_without_torch(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_page_serves_a_faiss_index_without_torch(tmp_path: Path) -> None:
     pytest.importorskip("faiss")
     pytest.importorskip("onnxruntime")
     page = (ROOT / "docs" / "export.md").read_text("utf-8").partition("## Serve without torch")[2]
     build, serve = re.findall(r"```python\n(.*?)```", page, flags=re.DOTALL)[:2]
-    monkeypatch.chdir(tmp_path)
     names: dict[str, Any] = {}
     exec(build.replace("tempfile.mkdtemp()", repr(str(tmp_path))), names)
-    serve = serve.replace("folder", repr(str(tmp_path)), 1) if "folder =" in serve else serve
     (tmp_path / "serve.py").write_text(f"folder = {str(tmp_path)!r}\n{serve}", "utf-8")
-    np.save(tmp_path / "queries.npy", names["queries"])
+    environment = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": ""}
     done = subprocess.run(
-        [sys.executable, "-c", WITHOUT], cwd=tmp_path, capture_output=True, text=True, timeout=300, check=False
+        [sys.executable, "-c", WITHOUT], cwd=tmp_path, env=environment, capture_output=True, text=True, check=False
     )
     assert done.returncode == 0, done.stderr
-    seconds, answers = done.stdout.splitlines()[-2:]
-    assert float(seconds.split()[1]) < 1, "import and first query, in seconds of CPU"
+    seconds, answers = done.stdout.splitlines()
+    assert float(seconds) < 1, "import and first query, in seconds of CPU"
     index = ExactIndex(names["learner"])
     index.add(names["items"])
-    _, ids = index.search(names["queries"], 1)
-    assert answers.startswith(str(ids[:, 0].tolist()))
+    assert answers == str(index.search(names["queries"], 1)[1][:, 0].tolist())

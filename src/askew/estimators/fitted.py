@@ -44,7 +44,7 @@ class FittedLearner(BaseEstimator):  # type: ignore[misc]
             hint = "Save it with points=True, or search other items: askew.search.ExactIndex(learner)."
             got = "a learner that was saved with points=False"
             raise AttributeError(checks.message(f"{name} of {owner}", "there, as it holds training data", got, hint))
-        raise AttributeError(f"{owner!r} object has no attribute {name!r}")
+        return object.__getattribute__(self, name)  # raises what it raised before, such as NotFittedError of a property
 
     @property
     def _second(self) -> nn.Module | None:
