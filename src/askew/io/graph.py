@@ -147,8 +147,9 @@ def _chosen(
     """Return what to trace, an example of its arguments, and their names with those of their rows."""
     if hasattr(model, "graph"):  # keys and queries
         chosen = checks.check_name(what or "none", VECTORS_OF, f"what of {type(model).__name__}")
-        graph: Any = copy.deepcopy(model).requires_grad_(False).cpu().graph(chosen).eval()
-        return graph, (_points(graph.input, example, ROWS, model.centre.dtype),), {"x": "n"}
+        maps: Any = copy.deepcopy(model).requires_grad_(False).cpu()
+        graph = maps.graph(chosen).eval()
+        return graph, (_points(graph.input, example, ROWS, maps.centre.dtype),), {"x": "n"}
     encoder = _encoder(model)
     choices: dict[str, nn.Module] = dict.fromkeys(("forward", "pairwise"), model) if hasattr(model, "pairwise") else {}
     if encoder is not None:
