@@ -161,8 +161,7 @@ class MilvusIndex(Index, contextlib.AbstractContextManager["MilvusIndex"]):
         self._required()
         embeddings = self._embed(as_points(queries), "queries")
         with self._reading():
-            if filter and len(self):
-                self._collection.check_filter(filter)
+            self._collection.check_filter(filter)
             values, ids = self._search(embeddings, k, filter)
         found = torch.from_numpy(ids >= 0)
         values[found] = self.divergence.from_order(values[found])

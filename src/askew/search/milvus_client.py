@@ -35,6 +35,8 @@ MESSAGE_BYTES = 1 << 23
 # Ids in one filter expression, and queries in one search.
 ID_BATCH = 5000
 QUERIES = 1000
+# Items whose fields an error lists.
+SAMPLE = 100
 # Rows that the embedded engine may keep in its log, which each search scans row by row.
 LOG_ROWS = 2000
 # Numbers in the largest temporary of the embedded engine, which makes it for all queries of a call at once; or twice as
@@ -196,20 +198,18 @@ class Collection:
 
     def check_filter(self, filter: str) -> None:
         """Raise if a filter names a field that no item has: Milvus lets no item pass it, and says nothing."""
-        plain = re.sub(TEXTS, "", filter)
-        for name in dict.fromkeys(re.findall(NAMES, plain)):
+        for name in dict.fromkeys(re.findall(NAMES, re.sub(TEXTS, "", filter))):
             if name.lower() in WORDS or name in self.fields:
                 continue
             try:
-                with _listening():
-                    known = self.client.query(self.name, filter=f"exists {name}", output_fields=[ID], limit=1)
-            except self.milvus.MilvusException:  # the search itself will say what is wrong
+                known = bool(self.query(f"exists {name}", limit=1))
+            except RuntimeError:  # the search itself will say what is wrong
                 continue
-            if not known:
-                there = {one for row in self.query(names=["*"], limit=1) for one in row} - {KEY, ITEM, "$meta"}
-                what = f"a field in the filter of {self.owner}"
-                checks.check_name(name, sorted(there), what)
-            self.fields.add(name)
+            rows = [] if known else self.query(names=["*"], limit=SAMPLE)
+            if rows:
+                there = {one for row in rows for one in row} - {KEY, ITEM, name}
+                checks.check_name(name, sorted(there), f"a field in the filter of {self.owner}")
+            self.fields |= {name} if known else set()
 
     def write(self, ids: Ids, keys: NDArray[Any], items: NDArray[Any], fields: Fields, replacing: bool) -> None:
         """Add rows, or replace those with the same ids, which keep fields that are not given."""
