@@ -266,7 +266,8 @@ def test_an_estimator_comes_back_exactly(tmp_path: Path) -> None:
 
 
 def fitted() -> tuple[askew.DivergenceLearner, NDArray[Any], NDArray[Any]]:
-    points, labels = np.random.default_rng(0).normal(size=(3000, 5)), np.arange(3000) % 3
+    random, labels = np.random.default_rng(0), np.arange(3000) % 3
+    points = random.normal(size=(3000, 5)) + 3 * random.normal(size=(3, 5))[labels]
     return askew.DivergenceLearner("nbd", "mlp", steps=2, random_state=0).fit(points, labels), points, labels
 
 

@@ -295,6 +295,11 @@ def test_bad_input(arguments: dict[str, Any], error: type[Exception], match: str
 def test_points_of_another_shape(bad: Any) -> None:
     form = keys_and_queries(made("nbd"))
     for call in (form.keys, form.queries):
+        with pytest.raises(
+            ValueError, match=r"(items|queries) of keys_and_queries must be of shape \((n, dim|\.\.\., 4)\)"
+        ):
+            call(bad)
+    for call in (form.inner.keys, form.inner.queries):
         with pytest.raises(ValueError, match=r"points of an InnerProductForm must be of shape \(n, 4\)"):
             call(bad)
 
