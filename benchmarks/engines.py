@@ -3,7 +3,7 @@
     python benchmarks/engines.py [--items 10000] [--dim 16] [--queries 100] [--steps 300] [--engines qdrant ...]
 
 Engines are those of examples/engines.py, at the settings there; one that is not installed is named with the line that
-installs it. Seconds are those of the engine alone, for storing all keys and answering all queries.
+installs it. Seconds are the mean of the four searches: keys, storing them in a new engine, and answering all queries.
 
 The second table is the failure that people report of graphs on raw inner products. The items are points of hyperbolic
 space, as trees are embedded in: the deeper a node, the longer its vector. Raw are Lorentz vectors, whose inner product
