@@ -24,7 +24,7 @@ import torch
 from torch import Tensor
 
 import askew
-from askew.search import InnerProductForm, MilvusIndex, keys_and_queries
+from askew.search import KeysAndQueries, MilvusIndex, keys_and_queries
 from askew.search.milvus_client import KEY, KINDS, Kind
 
 BATCH = 10_000
@@ -43,7 +43,7 @@ def seconds(action: Callable[[], object]) -> float:
     return time.perf_counter() - start
 
 
-def plain_collection(client: Any, kind: Kind, form: InnerProductForm) -> None:
+def plain_collection(client: Any, kind: Kind, form: KeysAndQueries) -> None:
     """Make a collection of the same vectors with the client alone."""
     schema = client.create_schema(auto_id=False)
     schema.add_field("id", pymilvus.DataType.INT64, is_primary=True)
@@ -58,7 +58,7 @@ def measure(name: str, divergence: askew.Divergence, items: Tensor, queries: Ten
     path = folder / f"{name}.db"
     form = keys_and_queries(divergence, "query-first", kind.form, items)
     # The longest first: the radius of the Euclidean form then holds all.
-    items = items[form.plain_keys(items).norm(dim=1).argsort(descending=True)]
+    items = items[form.inner.plain_keys(items).norm(dim=1).argsort(descending=True)]
     index = MilvusIndex(divergence, path, kind=name)
     client = pymilvus.MilvusClient(str(path))
     plain_collection(client, kind, form)

@@ -26,6 +26,7 @@ PAGES = (
     "docs/choosing.md",
     "docs/clustering.md",
     "docs/encoders.md",
+    "docs/engines.md",
     "docs/explorer.md",
     "docs/export.md",
     "docs/extending.md",
@@ -232,6 +233,11 @@ def test_retrieval_finds_broader_and_narrower_items(tmp_path: Path) -> None:
     broad, narrow = (figures(output, name) for name in ("D(query, item)", "D(item, query)"))
     assert broad[0] > narrow[0] + 1
     assert min(broad[1], narrow[1]) > 0.95
+
+
+def test_other_engines_find_what_exact_search_finds(tmp_path: Path) -> None:
+    output = run_example("engines.py", "faiss", "--items", "500", folder=tmp_path)
+    assert output == "faiss, query-first: recall@10 1.000\nfaiss, query-second: recall@10 1.000\n"
 
 
 def test_the_fitting_divergence_clusters_best(tmp_path: Path) -> None:

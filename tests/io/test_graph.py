@@ -194,7 +194,7 @@ def test_the_file_is_replaced_as_a_whole(tmp_path: Path, monkeypatch: pytest.Mon
 @pytest.mark.parametrize(
     ("model", "options", "error", "message"),
     [
-        (3, {}, TypeError, "model of export must be a divergence or an encoder. Got int instead. For an estimator"),
+        (3, {}, TypeError, "model of export must be a divergence, a fitted learner or an encoder. Got int"),
         (Mahalanobis(2), {"path": "D.pt"}, ValueError, "path of export must be a path that ends in .pt2 or .onnx"),
         (Mahalanobis(2), {"what": "encoder"}, ValueError, "what of Mahalanobis must be one of 'forward', 'pairwise'"),
         (Linear(2, 2), {"what": "pairwise"}, ValueError, "what of Linear must be one of 'encoder'. Got 'pairwise'"),

@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import json
 import os
+import pickle
 import re
 from collections.abc import Callable
 from pathlib import Path
@@ -17,12 +18,14 @@ from askew_paper.encoders import ResNet20
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from members import CATALOGUE, DIM, into_domain, train
+from numpy.typing import NDArray
 from safetensors.torch import save_file
 from torch import Tensor, nn
 
+import askew
 from askew import encoders, estimators, io
 from askew.divergences import Bregman, Divergence, Dual, Embedded, Euclidean, NeuralBregman, Sqrt, make
-from askew.io import load, save, saving
+from askew.io import load, load_tensors, save, saving
 from askew.potentials import ICNN, FromFunction, NegativeEntropy
 from askew.training import History
 
@@ -260,6 +263,68 @@ def test_an_estimator_comes_back_exactly(tmp_path: Path) -> None:
     assert again.inner_.divergence == "kl"
     assert not hasattr(again, "never_")
     assert not hasattr(again, "temporary_")
+
+
+def fitted() -> tuple[askew.DivergenceLearner, NDArray[Any], NDArray[Any]]:
+    random, labels = np.random.default_rng(0), np.arange(3000) % 3
+    points = random.normal(size=(3000, 5)) + 3 * random.normal(size=(3, 5))[labels]
+    return askew.DivergenceLearner("nbd", "mlp", steps=2, random_state=0).fit(points, labels), points, labels
+
+
+def test_a_learner_stores_its_points_once(tmp_path: Path) -> None:
+    learner, points, labels = fitted()
+    save(learner, tmp_path)
+    (weights,) = tmp_path.glob("*.safetensors")
+    numbers = sum(p.numel() for p in learner.model_.parameters())
+    assert weights.stat().st_size < points.nbytes + labels.nbytes + 4 * numbers + 20_000
+    again = load(tmp_path)
+    for got, want in zip(again.kneighbors(points[:50]), learner.kneighbors(points[:50]), strict=True):
+        np.testing.assert_array_equal(got, want)
+    np.testing.assert_array_equal(again.items_, learner.items_)
+    assert again.score(points[:20], labels[:20]) == learner.score(points[:20], labels[:20])
+
+
+def test_a_learner_without_its_points(tmp_path: Path) -> None:
+    learner, points, labels = fitted()
+    save(learner, tmp_path / "all")
+    save(learner, tmp_path, points=False)
+    (weights,) = tmp_path.glob("*.safetensors")
+    tensors, _ = load_tensors(weights, "weights")
+    assert not [name for name, tensor in tensors.items() if len(tensor.shape) and tensor.shape[0] == len(points)]
+    again = load(tmp_path)
+    np.testing.assert_array_equal(again.pairwise(points[:9], points[:7]), learner.pairwise(points[:9], points[:7]))
+    np.testing.assert_array_equal(again.transform(points[:9]), learner.transform(points[:9]))
+    index = askew.search.ExactIndex(again)
+    index.add(points[:100])
+    assert index.search(points[:3], 1)[1].ravel().tolist() == [0, 1, 2]
+    message = r"items_ of DivergenceLearner must be there.*saved with points=False instead\. Save it with points=True"
+    for call in (lambda: again.kneighbors(points[:5]), lambda: again.score(points, labels), lambda: again.items_):
+        with pytest.raises(AttributeError, match=message):
+            call()
+    assert not hasattr(again, "points_")
+    assert not hasattr(again, "labels_")
+    save(again, tmp_path / "second")  # what is not there is not missed
+    assert load(tmp_path / "second").n_features_in_ == 5
+    assert pickle.loads(pickle.dumps(again)).choice_ == learner.choice_
+    classifier = askew.DivergenceNeighborsClassifier(learner).fit(points, labels)
+    save(classifier, tmp_path / "classifier", points=False)
+    with pytest.raises(AttributeError, match="saved with points=False"):
+        load(tmp_path / "classifier").predict(points[:2])
+
+
+@pytest.mark.parametrize(("umask", "mode"), [(0o022, 0o644), (0o077, 0o600), (0o002, 0o664)])
+def test_weights_have_the_permissions_of_their_description(tmp_path: Path, umask: int, mode: int) -> None:
+    before = os.umask(umask)
+    try:
+        save(NeuralBregman(2, widths=(4,)), tmp_path / "model")
+        index = askew.search.ExactIndex(Euclidean(2))
+        index.add(np.zeros((3, 2)))
+        index.save(tmp_path / "index")
+    finally:
+        os.umask(before)
+    files = [path for path in tmp_path.rglob("*") if path.is_file()]
+    assert {path.suffix for path in files} == {".json", ".safetensors"}
+    assert {path.stat().st_mode & 0o777 for path in files} == {mode}
 
 
 @pytest.mark.usefixtures("_known")
@@ -572,4 +637,6 @@ def test_every_estimator_predicts_the_same_afterwards(tmp_path: Path, name: str)
     assert repr(again.get_params()) == repr(learner.get_params())
     method = "predict" if hasattr(learner, "predict") else "transform"
     assert np.array_equal(getattr(again, method)(data[name][0]), getattr(learner, method)(data[name][0]))
+    if hasattr(learner, "items_"):  # is computed when it is used
+        np.testing.assert_array_equal(again.items_, learner.items_)
     assert {key for key in vars(learner) if key.endswith("_")} == {key for key in vars(again) if key.endswith("_")}

@@ -110,9 +110,3 @@ def test_learners_with_two_encoders_are_searched() -> None:
         learner.kneighbors(pairs[:5, 0])
     assert isinstance(learner.model_, Embedded)
     assert learner.transform(pairs[:, 1], side="second").shape == (300, 16)
-
-
-def test_keys_and_queries_refuse_encoders_of_two_sides() -> None:
-    model = make("nbd", 4, encoder=nn.Linear(9, 4), second=nn.Linear(4, 4))
-    with pytest.raises(ValueError, match="keys_and_queries must be one"):
-        keys_and_queries(model)

@@ -12,14 +12,13 @@ import numpy as np
 import pytest
 import torch
 from members import DIM, into_domain, train
-from torch import Tensor, nn
+from torch import Tensor
 
 import askew
 from askew.divergences import (
     Bregman,
     Divergence,
     Dual,
-    Embedded,
     GeneralizedSymmetrized,
     Jensen,
     Reversed,
@@ -29,7 +28,7 @@ from askew.divergences import (
     make,
 )
 from askew.potentials import NegativeEntropy
-from askew.search import ExactIndex, InnerProductForm, keys_and_queries
+from askew.search import ExactIndex, InnerProductForm, KeysAndQueries, keys_and_queries
 from askew.search.inner_product import DIRECTIONS, FORMS
 
 # What has no form as an inner product.
@@ -59,7 +58,7 @@ def truth(divergence: Divergence, queries: Tensor, items: Tensor, direction: str
     return divergence.pairwise(items, queries).t()
 
 
-def costs(form: InnerProductForm, queries: Tensor, items: Tensor) -> Tensor:
+def costs(form: InnerProductForm | KeysAndQueries, queries: Tensor, items: Tensor) -> Tensor:
     """Return what an engine makes small, ``(queries, items)``."""
     vectors, keys = form.queries(queries), form.keys(items)
     assert vectors.shape == (len(queries), form.size)
@@ -155,11 +154,12 @@ def test_euclidean_form(name: str, direction: str) -> None:
     torch.testing.assert_close(keys.norm(dim=1), torch.full((60,), form.radius, dtype=torch.float64))
     assert bool((vectors[:, -1] == 0).all())
     assert form.size == DIM + 2
-    products = form.plain_queries(queries) @ form.plain_keys(items).t()
+    inner = form.inner
+    products = inner.plain_queries(queries) @ inner.plain_keys(items).t()
     torch.testing.assert_close(vectors @ keys.t(), form.stretch * products)
     # Items as queries are three times as long as the longest key, in the square mean.
-    lengths = form.stretch * form.plain_queries(items).square().sum(1).mean().sqrt()
-    torch.testing.assert_close(lengths.item(), 3 * form.plain_keys(items).norm(dim=1).amax().item())
+    lengths = form.stretch * inner.plain_queries(items).square().sum(1).mean().sqrt()
+    torch.testing.assert_close(lengths.item(), 3 * inner.plain_keys(items).norm(dim=1).amax().item())
 
 
 @pytest.mark.parametrize("direction", DIRECTIONS)
@@ -167,7 +167,7 @@ def test_euclidean_form(name: str, direction: str) -> None:
 def test_offset_and_stretch_change_no_order(direction: str, offset: float, stretch: float) -> None:
     divergence = made("nbd")
     items, queries = points(divergence, 60, 1), points(divergence, 25, 2)
-    form = replace(keys_and_queries(divergence, direction, "euclidean", items), offset=offset, stretch=stretch)
+    form = replace(keys_and_queries(divergence, direction, "euclidean", items).inner, offset=offset, stretch=stretch)
     form = replace(form, radius=1.5 * form.longest(items))
     assert_same_order(costs(form, queries, items), truth(divergence, queries, items, direction))
 
@@ -176,9 +176,12 @@ def test_keys_beyond_the_radius() -> None:
     divergence = made("nbd")
     items = points(divergence, 60, 1)
     form = keys_and_queries(divergence, "query-first", "euclidean", items)
-    assert 1 < form.radius / form.longest(items) < 1.2
-    with pytest.raises(ValueError, match=r"keys must be at most .* long, the radius.*Make a new form from all items"):
-        form.keys(10 * items)
+    assert 1 < form.radius / form.inner.longest(items) < 1.2
+    bad = torch.cat([items[:7], 10 * items[7:8]])
+    message = r"keys must be at most .* long, the radius.*in row 7 instead\. Use form='inner-product', .* no limit"
+    with pytest.raises(ValueError, match=message):
+        form.keys(bad)
+    assert keys_and_queries(divergence, items=items).keys(bad).isfinite().all()
     assert form.keys(items[:0]).shape == (0, DIM + 2)
     assert form.queries(100 * items).shape == (60, DIM + 2)
 
@@ -239,7 +242,7 @@ def test_items_outside_the_domain(name: str) -> None:
 @pytest.mark.parametrize("name", ["nbd", "kl", "itakura-saito", "logistic", "kl-simplex"])
 def test_without_items(name: str, direction: str) -> None:
     divergence = made(name)
-    form = keys_and_queries(divergence, direction)
+    form = keys_and_queries(divergence, direction).inner
     items, queries = points(divergence, 60, 1), points(divergence, 25, 2)
     form = replace(form, centre=form.centre.double())
     assert_same_order(costs(form, queries, items), truth(divergence, queries, items, direction))
@@ -255,11 +258,6 @@ def test_arrays_lists_and_names() -> None:
     torch.testing.assert_close(form.keys(items[::-1]), form.keys(items).flip(0))
     single = keys_and_queries("kl", items=items.astype(np.float32)).keys(items)
     assert single.dtype == torch.float32
-
-
-def test_fitted_learner_has_an_encoder() -> None:
-    with pytest.raises(ValueError, match=r"one without an encoder\. Got one behind Linear.*Encode the points first"):
-        keys_and_queries(Embedded(nn.Linear(6, DIM), make("nbd", DIM)))
 
 
 def test_results_are_plain_tensors() -> None:
@@ -297,6 +295,11 @@ def test_bad_input(arguments: dict[str, Any], error: type[Exception], match: str
 def test_points_of_another_shape(bad: Any) -> None:
     form = keys_and_queries(made("nbd"))
     for call in (form.keys, form.queries):
+        with pytest.raises(
+            ValueError, match=r"(items|queries) of keys_and_queries must be of shape \((n, dim|\.\.\., 4)\)"
+        ):
+            call(bad)
+    for call in (form.inner.keys, form.inner.queries):
         with pytest.raises(ValueError, match=r"points of an InnerProductForm must be of shape \(n, 4\)"):
             call(bad)
 

@@ -360,6 +360,27 @@ def test_filters_are_passed_through_and_missing_hits_are_filled(database: Make) 
     assert (index.search(queries, 1, filter="array_contains(tags, 2)")[1] % 3 == 2).all()
 
 
+def test_a_misspelt_field_in_a_filter_is_an_error(database: Make) -> None:
+    items = points(30)
+    index = database()
+    index.add(items[:20], fields={"price": list(range(20)), "info": [{"prize": i} for i in range(20)]})
+    index.add(items[20:], fields={"late": [True] * 10})  # a field of some items only
+    for wrong in ("prize < 3", "id > 2 and prize < 3", "not (prize in [1, 2])", "prize == 'price' or id == 3"):
+        with pytest.raises(ValueError, match=r"a field in the filter of MilvusIndex must be .*Did you mean 'price'"):
+            index.search(items[:2], 2, filter=wrong)
+    for right, count in (
+        ("price < 3", 3),
+        ("info['prize'] < 3", 3),  # a key of a dict, in a text
+        ("late == true", 10),
+        ("id == 3 or price == 1e0", 2),
+        ("NOT (price >= 2) AND id IN [0, 1, 7]", 2),
+        ("exists late && id > 27", 2),
+    ):
+        found = index.search(items[:1], 12, filter=right)[1]
+        assert (found >= 0).sum() == count, right
+    assert (database().search(items[:1], 3, filter="price > 99")[1] == -1).all()
+
+
 def test_removed_items_are_gone_and_unknown_ones_are_named(database: Make) -> None:
     items = points(20)
     index = database()

@@ -26,9 +26,25 @@ class FittedLearner(BaseEstimator):  # type: ignore[misc]
 
     divergence_: Divergence
     encoder_: nn.Module
+    points_: NDArray[Any]
     items_: NDArray[Any]
+    # What askew.save(learner, folder, points=False) leaves out.
+    training_data: ClassVar[tuple[str, ...]] = ("points_", "items_")
+    # What it never writes, as it follows from the rest.
+    recomputed: ClassVar[tuple[str, ...]] = ("items_",)
     # Whether each row of the data is a tuple of points.
     _takes_tuples: ClassVar[bool] = False
+
+    def __getattr__(self, name: str) -> Any:
+        if name == "items_" and "points_" in self.__dict__:  # a file holds the points alone
+            self.items_ = self._embed(torch.from_numpy(self.points_)).numpy()
+            return self.items_
+        owner = type(self).__name__
+        if name in self.training_data and "divergence_" in self.__dict__:
+            hint = "Save it with points=True, or search other items: askew.search.ExactIndex(learner)."
+            got = "a learner that was saved with points=False"
+            raise AttributeError(checks.message(f"{name} of {owner}", "there, as it holds training data", got, hint))
+        return object.__getattribute__(self, name)  # raises what it raised before, such as NotFittedError of a property
 
     @property
     def _second(self) -> nn.Module | None:

@@ -77,6 +77,7 @@ class DivergenceLearner(TransformerMixin, BaseLearner):  # type: ignore[misc]
     """
 
     saved_attributes: ClassVar[tuple[str, ...]] = (*BaseLearner.saved_attributes, "classes_", "labels_")
+    training_data: ClassVar[tuple[str, ...]] = (*BaseLearner.training_data, "labels_")
     _rows = "rows"
     _rows_to_hold_out = 50
     _held_out_share = 0.25

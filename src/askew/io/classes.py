@@ -22,6 +22,7 @@ NAMES = {
         *("LogSumExp", "NegativeEntropy", "Potential", "PowerNorm", "Quadratic", "Scaled", "Sum"),
     ),
     ("potentials", "askew.potentials.closed_form"): ("ClosedForm", "Separable"),
+    ("search", "askew.search"): ("KeysAndQueries",),
 }
 MODULES = {f"{start}.{name}": (module, name) for (start, module), names in NAMES.items() for name in names}
 # Files name estimators by their class alone.
@@ -34,6 +35,7 @@ ESTIMATORS = {
     "TripletLearner": ("askew.estimators", "TripletLearner"),
 }
 HISTORY = {"History": ("askew.training", "History")}
+VECTORS = {"keys_and_queries": ("askew.search", "keys_and_queries")}
 
 
 def resolve(name: str, table: dict[str, tuple[str, str]] = MODULES) -> Any:

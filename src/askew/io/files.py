@@ -101,7 +101,11 @@ def save_tensors(
     text = json.dumps(header | {"checksum": checksum(header, plain)}, allow_nan=False)
     with atomic_write(path) as temporary:
         try:
+            # safetensors replaces the file by one that only its owner may read; others get what the umask leaves them.
+            temporary.touch()
+            mode = temporary.stat().st_mode
             save_file(plain, temporary, metadata={HEADER: text})
+            temporary.chmod(mode)
         except SafetensorError as error:
             why = f"{error}. What was there before is untouched."
             raise OSError(f"{str(path)!r} could not be written: {why}") from error

@@ -15,14 +15,21 @@ import torch
 from torch import Tensor, nn
 
 from askew import checks
+from askew.io.classes import VECTORS, resolve
 from askew.io.files import atomic_write
 
 # Rows of an example; two numbers that no other size is likely to have, so that none is taken for the other.
 ROWS, OTHER_ROWS = 7, 5
+# Graphs of vectors for an engine.
+VECTORS_OF = ("key", "query")
 
 
 def export(
-    model: nn.Module, path: str | os.PathLike[str], what: str | None = None, example: Tensor | None = None
+    model: object,
+    path: str | os.PathLike[str],
+    what: str | None = None,
+    example: Tensor | None = None,
+    direction: str | None = None,
 ) -> None:
     r"""Write a model as a graph that runs without askew, for any number of rows.
 
@@ -37,7 +44,7 @@ def export(
     Parameters
     ----------
     model
-        A divergence or an encoder.
+        A divergence, a fitted learner, an encoder, or what :func:`askew.search.keys_and_queries` returned.
     path
         Of the file, ending in ``.pt2`` or ``.onnx``.
     what
@@ -45,9 +52,15 @@ def export(
         ``"pairwise"``: all pairs, ``(n, ...), (m, ...) -> (n, m)``.
         ``"encoder"``: the encoder of an :class:`~askew.divergences.Embedded`, or the model itself where it is an
         encoder, ``(n, ...) -> (n, dim)``.
+        ``"key"`` and ``"query"``: the vectors that an engine stores for items and is searched with, ``(n, ...) ->
+        (n, size)``, by inner product unless the model is a Euclidean form of
+        :func:`~askew.search.keys_and_queries`. There, a key that is too long has NaN in its last feature.
     example
         Some points of the kind the model takes, at least two; for models whose input has a known shape it may be left
         out.
+    direction
+        For ``"key"`` and ``"query"`` of a divergence or a learner: ``"query-first"``, the default, for the smallest
+        D(query, item), or ``"query-second"`` for D(item, query). Both graphs must have the same.
 
     Raises
     ------
@@ -67,27 +80,26 @@ def export(
     >>> torch.allclose(again(x, y), D.pairwise(x, y))
     True
     """
-    if not isinstance(model, nn.Module):
-        hint = "For an estimator, pass its fitted divergence."
-        raise TypeError(checks.message("model of export", "a divergence or an encoder", type(model).__name__, hint))
+    module = _module(model, what, direction)
     ending = Path(path).suffix
     if ending not in (".pt2", ".onnx"):
         raise ValueError(checks.message("path of export", "a path that ends in .pt2 or .onnx", repr(str(path))))
     if ending == ".onnx":
         for package in ("onnx", "onnxscript"):
             checks.optional_import(package, "onnx", "Export to ONNX")
-    graph, arguments, names = _chosen(model, what, example)
+    graph, arguments, names = _chosen(module, what, example)
     shapes = {name: torch.export.Dim(name, min=1) for name in names.values()}
     dynamic = tuple({0: shapes[name]} for name in names.values())
     with _quiet(), torch.no_grad():
         graph(*arguments)  # A wrong example is better told of by the model than by the exporter.
         try:
             program = torch.export.export(graph, arguments, dynamic_shapes=dynamic, strict=False)
-            converted = _converted(program, arguments, names) if ending == ".onnx" else None
+            output = "vectors" if what in VECTORS_OF else "points" if len(names) == 1 else "divergence"
+            converted = _converted(program, arguments, names, output) if ending == ".onnx" else None
         except Exception as error:  # Any code of the model is run, and exporters raise many kinds.
             must = f"one that {'ONNX' if ending == '.onnx' else 'torch.export'} can express"
             reason = f"{type(error).__name__}: ... {' '.join(str(error).split())[-300:]}"
-            got = f"{type(model).__name__} ({reason})"
+            got = f"{type(module).__name__} ({reason})"
             raise ValueError(checks.message("model of export", must, got)) from error
         with atomic_write(path) as temporary:
             if converted is not None:
@@ -96,6 +108,24 @@ def export(
                 # By the open file: torch refuses paths with another ending than its own.
                 with temporary.open("wb") as file:
                     torch.export.save(program, file)
+
+
+def _module(model: object, what: str | None, direction: str | None) -> nn.Module:
+    """Return what to export as a module: for vectors the maps of the model, for a learner its divergence."""
+    wants_vectors = what in VECTORS_OF
+    if direction is not None and (not wants_vectors or hasattr(model, "graph")):
+        must = f"given only for {' and '.join(map(repr, VECTORS_OF))} of a divergence or a learner"
+        raise ValueError(checks.message("direction of export", must, repr(direction)))
+    converts = not isinstance(model, type) and callable(getattr(model, "as_divergence", None))
+    if wants_vectors and converts:
+        maps: nn.Module = resolve("keys_and_queries", VECTORS)(model, direction or "query-first")
+        return maps
+    if converts and not isinstance(model, nn.Module):
+        model = model.as_divergence()  # type: ignore[attr-defined]
+    if not isinstance(model, nn.Module):
+        must = "a divergence, a fitted learner or an encoder"
+        raise TypeError(checks.message("model of export", must, type(model).__name__))
+    return model
 
 
 class _Call(nn.Module):
@@ -115,12 +145,18 @@ def _chosen(
     model: nn.Module, what: str | None, example: Tensor | None
 ) -> tuple[nn.Module, tuple[Tensor, ...], dict[str, str]]:
     """Return what to trace, an example of its arguments, and their names with those of their rows."""
+    if hasattr(model, "graph"):  # keys and queries
+        chosen = checks.check_name(what or "none", VECTORS_OF, f"what of {type(model).__name__}")
+        maps: Any = copy.deepcopy(model).requires_grad_(False).cpu()
+        graph = maps.graph(chosen).eval()
+        return graph, (_points(graph.input, example, ROWS, maps.centre.dtype),), {"x": "n"}
     encoder = _encoder(model)
     choices: dict[str, nn.Module] = dict.fromkeys(("forward", "pairwise"), model) if hasattr(model, "pairwise") else {}
     if encoder is not None:
         choices["encoder"] = encoder
     wanted = next(iter(choices)) if what is None else what
-    chosen = checks.check_name(wanted, choices, f"what of {type(model).__name__}")
+    vectors = VECTORS_OF if "forward" in choices else ()
+    chosen = checks.check_name(wanted, [*choices, *vectors], f"what of {type(model).__name__}")
     rows = _points(model, example, ROWS)
     # A copy keeps the mode of the model; frozen, so that nothing is recorded for a backward pass.
     frozen = copy.deepcopy(choices[chosen]).eval().requires_grad_(False).cpu()
@@ -136,7 +172,7 @@ def _encoder(model: nn.Module) -> nn.Module | None:
     return encoder if isinstance(encoder, nn.Module) else None
 
 
-def _points(model: nn.Module, example: Tensor | None, count: int) -> Tensor:
+def _points(model: nn.Module, example: Tensor | None, count: int, dtype: torch.dtype | None = None) -> Tensor:
     """Return an example of so many rows."""
     if example is not None:
         if not isinstance(example, Tensor) or example.ndim < 2 or example.shape[0] < 1:
@@ -145,7 +181,7 @@ def _points(model: nn.Module, example: Tensor | None, count: int) -> Tensor:
         times = -(-count // example.shape[0])
         return torch.cat([example.detach().cpu()] * times)[:count].contiguous()
     tensors = (*model.parameters(), *model.buffers())
-    dtype = next((tensor.dtype for tensor in tensors if tensor.is_floating_point()), torch.float32)
+    dtype = dtype or next((tensor.dtype for tensor in tensors if tensor.is_floating_point()), torch.float32)
     inner = _encoder(model) or model
     shape = _shape(inner)
     if shape is None:
@@ -170,7 +206,9 @@ def _shape(module: nn.Module) -> tuple[int, ...] | None:
     return None
 
 
-def _converted(program: torch.export.ExportedProgram, arguments: tuple[Tensor, ...], names: dict[str, str]) -> Any:
+def _converted(
+    program: torch.export.ExportedProgram, arguments: tuple[Tensor, ...], names: dict[str, str], output: str
+) -> Any:
     if any(node.target is torch.ops.aten.cummax.default for node in program.graph.nodes):
         # ONNX has no running maximum.
         program = program.run_decompositions({torch.ops.aten.cummax.default: _running_maximum})
@@ -180,7 +218,7 @@ def _converted(program: torch.export.ExportedProgram, arguments: tuple[Tensor, .
         program,
         arguments,
         input_names=list(names),
-        output_names=["points" if len(names) == 1 else "divergence"],
+        output_names=[output],
         dynamic_shapes=axes,
         dynamo=True,
         verbose=False,

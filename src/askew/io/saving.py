@@ -20,7 +20,13 @@ from askew.io.trees import flatten, unflatten
 MODEL = FolderFormat("model", r"weights-[0-9a-f]{16}\.safetensors", lambda content: [content["weights"]["file"]])
 
 
-def save(model: object, folder: str | os.PathLike[str], notes: Mapping[str, object] | None = None) -> None:
+def save(
+    model: object,
+    folder: str | os.PathLike[str],
+    notes: Mapping[str, object] | None = None,
+    *,
+    points: bool = True,
+) -> None:
     r"""Write a model to a folder, without pickle.
 
     The folder gets ``model.json``, which says how to construct the model, and ``weights-<hash>.safetensors`` with all
@@ -42,6 +48,9 @@ def save(model: object, folder: str | os.PathLike[str], notes: Mapping[str, obje
         Where to; created if it does not exist.
     notes
         JSON values that are kept with the model and replaced together with it; see :func:`load_with_notes`.
+    points
+        Whether the folder of a fitted learner gets its training points and their labels. Without them the loaded
+        learner compares, embeds and serves indexes, but has no ``kneighbors`` and no ``score`` against them.
 
     Raises
     ------
@@ -61,7 +70,7 @@ def save(model: object, folder: str | os.PathLike[str], notes: Mapping[str, obje
     >>> bool((again(x, y) == D(x, y)).all())
     True
     """
-    packer = _Packer()
+    packer = _Packer(points)
     content = packer.pack(_unwrapped(model))
     digest = checksum(None, packer.tensors)
 
@@ -174,6 +183,7 @@ def _under(prefix: str, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
 class _Packer:
     """Collects the modules and the numbers of a model."""
 
+    points: bool = True
     tensors: dict[str, Tensor] = field(default_factory=dict)
     descriptions: list[dict[str, object]] = field(default_factory=list)
     numbers: dict[int, int] = field(default_factory=dict)
@@ -199,7 +209,10 @@ class _Packer:
             return {"history": asdict(value)}
         if _is_estimator(value):
             estimator: Any = value
-            fitted = {name: getattr(value, name) for name in estimator.saved_attributes if hasattr(value, name)}
+            skipped = set(getattr(value, "recomputed", ()))
+            skipped |= set() if self.points else set(getattr(value, "training_data", ()))
+            kept = [name for name in estimator.saved_attributes if name not in skipped]
+            fitted = {name: getattr(value, name) for name in kept if hasattr(value, name)}
             # Labels of dask's data may be as large as the data, and predict gives them: they are not computed here.
             fitted = {name: one for name, one in fitted.items() if not checks.is_lazy(one)}
             parameters = estimator.get_params(deep=False)

@@ -6,8 +6,9 @@ from typing import TYPE_CHECKING
 from askew.search.base import Index
 from askew.search.exact import ExactIndex
 from askew.search.faiss import FaissIndex
-from askew.search.inner_product import InnerProductForm, keys_and_queries
+from askew.search.inner_product import InnerProductForm
 from askew.search.local import load_index
+from askew.search.vectors import KeysAndQueries, keys_and_queries
 
 if TYPE_CHECKING:
     from askew.search.dask import search_blocks
@@ -18,6 +19,7 @@ __all__ = [
     "FaissIndex",
     "Index",
     "InnerProductForm",
+    "KeysAndQueries",
     "MilvusIndex",
     "keys_and_queries",
     "load_index",

@@ -13,8 +13,8 @@ from torch import Tensor
 
 from askew import checks
 from askew._parallel import over_blocks
-from askew.divergences import Divergence, Ranking, split_encoder
-from askew.encoders import as_floats, as_points
+from askew.divergences import Divergence, Ranking
+from askew.encoders import as_points
 
 DIRECTIONS = ("query-first", "query-second")
 FORMS = ("inner-product", "euclidean")
@@ -81,11 +81,15 @@ class InnerProductForm:
         if self.form == "inner-product":
             return keys
         squares = keys.square().sum(1)
-        longest = math.sqrt(float(squares.amax())) if len(keys) else 0.0
-        if longest > self.radius:
+        if len(keys) and float(squares.amax()) > self.radius**2:
+            row = int(squares.argmax())
             must = f"at most {self.radius:g} long, the radius of this Euclidean form"
-            hint = "Make a new form from all items with keys_and_queries, and all keys with it."
-            raise ValueError(checks.message("keys", must, f"{longest:g}", hint))
+            got = f"{float(squares[row]) ** 0.5:g} in row {row}"
+            hint = (
+                "Use form='inner-product', which has no limit, or leave such items out. Or make a new form from all "
+                "items, keys_and_queries(model, direction, 'euclidean', items), and store all keys again."
+            )
+            raise ValueError(checks.message("keys", must, got, hint))
         return torch.cat([keys, (self.radius**2 - squares).clamp_min(0).sqrt()[:, None]], 1)
 
     def queries(self, queries: ArrayLike | Tensor) -> Tensor:
@@ -225,64 +229,3 @@ def form_for(divergence: Divergence, direction: str, form: str, items: Tensor | 
 def sample_of(points: Tensor) -> Tensor:
     """Return some thousand of the points."""
     return points[:: max(1, len(points) // BLOCK_ROWS)]
-
-
-def keys_and_queries(
-    divergence: object,
-    direction: str = "query-first",
-    form: str = "inner-product",
-    items: ArrayLike | Tensor | None = None,
-) -> InnerProductForm:
-    """Return the maps that turn items and queries into vectors for any engine of inner products or distances.
-
-    Store ``keys(items)``, search with ``queries(queries)``: the item with the largest inner product (or, in the
-    Euclidean form, the smallest distance) is the nearest one by the divergence. Its value is that of the divergence
-    itself; compute it for the few hits.
-
-    Parameters
-    ----------
-    divergence
-        A Bregman divergence, a Euclidean or Mahalanobis distance, or a root or multiple of these, without an encoder:
-        items and queries are embeddings.
-    direction
-        ``"query-first"`` for D(query, item), ``"query-second"`` for D(item, query).
-    form
-        ``"inner-product"`` or ``"euclidean"``. Graph indexes such as HNSW find next to nothing by raw inner product:
-        give them the Euclidean form.
-    items
-        The items or a sample of them, ``(n, dim)``; sets the centre and, for the Euclidean form, the longest key.
-        Without it the centre is the middle of the domain.
-
-    References
-    ----------
-    Cayton (2008), Fast nearest neighbor retrieval for Bregman divergences; Shrivastava, Li (2014) and Bachrach et al.
-    (2014) for the Euclidean form.
-
-    Examples
-    --------
-    >>> from askew.divergences import make
-    >>> kl, items = make("kl", 3), torch.tensor([[1.0, 2.0, 3.0], [3.0, 2.0, 1.0]])
-    >>> form = keys_and_queries(kl, "query-first", "inner-product", items)
-    >>> query = torch.tensor([[1.0, 2.0, 2.0]])
-    >>> scores = form.queries(query) @ form.keys(items).T
-    >>> int(scores.argmax()), int(kl.pairwise(query, items).argmin())
-    (0, 0)
-    """
-    owner = "keys_and_queries"
-    points = None if items is None else as_points(items)
-    if points is not None and points.ndim != 2:
-        raise ValueError(checks.message(f"items of {owner}", "of shape (n, dim)", tuple(points.shape)))
-    if points is None and isinstance(divergence, str):
-        must, hint = "given where the divergence is a name", "Or make the divergence with askew.make(name, dim)."
-        raise ValueError(checks.message(f"items of {owner}", must, None, hint))
-    encoder, inner = split_encoder(divergence, 0 if points is None else points.shape[-1], owner)
-    if encoder is not None:
-        got = f"one behind {type(encoder).__name__}"
-        hint = "Encode the points first and give the divergence of the embeddings."
-        raise ValueError(checks.message(f"divergence of {owner}", "one without an encoder", got, hint))
-    if points is not None:
-        points = checks.check_points(as_floats(points, inner.dtype), inner.dim, "items", owner)
-        checks.check_finite(points, "items", owner)
-        boundary = inner.takes_boundary("first" if direction == "query-second" else "second")
-        inner.domain.check(points, "items", owner, boundary=boundary)
-    return form_for(inner, direction, form, points, owner)

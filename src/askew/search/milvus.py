@@ -25,7 +25,7 @@ from askew.search.milvus_client import ID, ITEM, KEY, KINDS, MOST_CANDIDATES, Co
 from askew.search.store import Ids, check_found, check_ids, check_new, next_ids
 
 
-class MilvusIndex(Index):
+class MilvusIndex(Index, contextlib.AbstractContextManager["MilvusIndex"]):
     """Items in a collection of Milvus, found by their keys and ranked by the divergence itself.
 
     A path that ends in ``.db`` is the embedded engine (milvus-lite), which keeps everything in a folder of that name;
@@ -83,19 +83,15 @@ class MilvusIndex(Index):
     ) -> None:
         super().__init__(divergence, direction, progress)
         owner = type(self).__name__
-        self._kind = None if kind is None else checks.check_name(kind, KINDS, f"kind of {owner}")
-        self.effort = None if effort is None else checks.check_size(effort, f"effort of {owner}")
+        self._asked = kind and checks.check_name(kind, KINDS, f"kind of {owner}")
+        self.kind = kind or "flat"  # how Milvus searches
+        self.effort = effort if effort is None else checks.check_size(effort, f"effort of {owner}")
         self._collection = Collection(uri, collection, token, owner)
         try:
             self._opened()
         except BaseException:
             self.close()
             raise
-
-    @property
-    def kind(self) -> str:
-        """How Milvus searches."""
-        return self._kind or "flat"
 
     def __len__(self) -> int:
         """Return the number of items."""
@@ -105,9 +101,6 @@ class MilvusIndex(Index):
         inside = "no divergence yet" if self._divergence is None else type(self._divergence).__name__
         where = f"uri={self._collection.uri!r}, collection={self._collection.name!r}"
         return f"{type(self).__name__}({inside}, {where}, direction={self.direction!r}, kind={self.kind!r})"
-
-    def __enter__(self) -> MilvusIndex:
-        return self
 
     def __exit__(self, *_: object) -> None:
         self.close()
@@ -152,7 +145,7 @@ class MilvusIndex(Index):
             How many; without a filter at most as many as there are items, and at most 16384.
         filter
             An expression of Milvus over ``id`` and the fields, such as ``"colour == 'red' and size > 2"``. Items that
-            lack a field do not pass.
+            lack a field do not pass; a name that no item has is an error.
 
         Returns
         -------
@@ -161,19 +154,19 @@ class MilvusIndex(Index):
             a graph does not lead to more), infinity and -1 follow.
         """
         owner = f"{type(self).__name__}.search"
-        k = checks.check_size(k, f"k of {owner}")
-        if k > MOST_CANDIDATES:
+        if checks.check_size(k, f"k of {owner}") > MOST_CANDIDATES:
             raise ValueError(checks.message(f"k of {owner}", f"at most {MOST_CANDIDATES}, the limit of Milvus", k))
         if not isinstance(filter, str):
             raise TypeError(checks.message(f"filter of {owner}", "an expression in a string", repr(filter)))
         self._required()
         embeddings = self._embed(as_points(queries), "queries")
         with self._reading():
+            self._collection.check_filter(filter)
             values, ids = self._search(embeddings, k, filter)
         found = torch.from_numpy(ids >= 0)
         values[found] = self.divergence.from_order(values[found])
         # Counting may take as long as searching, so it is left to where something is missing.
-        if (ids < 0).any() and not (filter and (ids >= 0).any()):
+        if not found.all() and not (filter and found.any()):
             count = len(self)
             if count == 0:
                 raise self._empty()
@@ -220,15 +213,14 @@ class MilvusIndex(Index):
         model = load_model(place / description["parts"]["model"], encoder, classes, shown_file)
         if uri is None:  # an absolute path stays what it is
             uri = settings["uri"] if is_address(settings["uri"]) else place.resolve() / settings["uri"]
-        what, hint = f"the collection of {shown_file}", "Say where it is with load(folder, uri=...)."
-        if not is_address(uri) and not Path(uri).is_dir():
-            raise FileNotFoundError(checks.message(what, "where it was", f"nothing at {str(uri)!r}", hint))
-        name, kind, effort = (settings[key] for key in ("collection", "kind", "effort"))
-        index = cls(model, uri, name, description["direction"], kind=kind, effort=effort, token=token)
-        if index._form is None:
-            index.close()
+        name, got, index = settings.pop("collection"), f"nothing at {str(uri)!r}", None
+        if is_address(uri) or Path(uri).is_dir():
+            del settings["uri"]
+            index = cls(model, uri, name, description["direction"], **settings, token=token)
             got = f"no collection {name!r} at {str(uri)!r}"
-            raise FileNotFoundError(checks.message(what, "where it was", got, hint))
+        if index is None or index._form is None:
+            hint = "Say where it is with load(folder, uri=...)."
+            raise FileNotFoundError(checks.message(f"the collection of {shown_file}", "where it was", got, hint))
         return index
 
     # ------------------------------------------------------------------ the metadata of the collection
@@ -260,24 +252,21 @@ class MilvusIndex(Index):
         what = f"collection {self._collection.name!r} of {owner}"
         metadata = self._collection.metadata()
         if metadata is None or metadata.get("format") != io.FORMAT:
-            version = None if metadata is None else str(metadata.get("format"))[:20]
-            got = "one of another program" if version is None else f"one of format {version}"
+            got = "one of another program" if metadata is None else f"one of format {str(metadata.get('format'))[:20]}"
             raise ValueError(checks.message(what, f"made by {owner} of this version", got, "Choose another name."))
         if self._divergence is None:
             self._set_divergence(int(metadata["dim"]))
-        hint = "Choose another name, or give the divergence that it was made for."
-        if metadata["dim"] != self.divergence.dim:
-            must, got = f"made for dim {self.divergence.dim}", f"one for dim {metadata['dim']}"
-            raise ValueError(checks.message(what, must, got, hint))
-        if metadata["direction"] != self.direction:
-            must, got = f"made for the direction {self.direction!r}", f"one for {metadata['direction']!r}"
-            raise ValueError(checks.message(what, must, got, "Each direction needs its own collection."))
-        if metadata["divergence"] != self._fingerprint():
-            must = "made for the same divergence and encoder, with the same numbers"
-            raise ValueError(checks.message(what, must, "one for others", hint))
-        if self._kind not in (None, metadata["kind"]):
-            raise ValueError(checks.message(what, f"of the kind {self._kind!r}", f"one of {metadata['kind']!r}"))
-        self._kind = checks.check_name(metadata["kind"], KINDS, f"kind of {what}")
+        dim, direction, kind = (metadata[name] for name in ("dim", "direction", "kind"))
+        numbers = "made for the same divergence and encoder, with the same numbers"
+        for fits, must, got in (
+            (dim == self.divergence.dim, f"made for dim {self.divergence.dim}", f"one for dim {dim}"),
+            (direction == self.direction, f"made for the direction {self.direction!r}", f"one for {direction!r}"),
+            (metadata["divergence"] == self._fingerprint(), numbers, "one for others"),
+            (self._asked in (None, kind), f"of the kind {self._asked!r}", f"one of {kind!r}"),
+        ):
+            if not fits:
+                raise ValueError(checks.message(what, must, got, "Choose another name, or what it was made for."))
+        self.kind = checks.check_name(kind, KINDS, f"kind of {what}")
         self._adopt(metadata)
         self._collection.load()
         if metadata["remaking"]:  # whoever began it did not finish
@@ -292,18 +281,10 @@ class MilvusIndex(Index):
         self._form = form.restored(KINDS[self.kind].form, centre, metadata)
 
     def _metadata(self, form: InnerProductForm, dtype: str | None, remaking: bool = False) -> dict[str, object]:
-        return {
-            "format": io.FORMAT,
-            "askew": io.version(),
-            "divergence": self._fingerprint(),
-            "dim": self.divergence.dim,
-            "direction": self.direction,
-            "kind": self.kind,
-            "dtype": dtype,
-            "centre": milvus_client.encode(form.centre.detach().cpu().double().numpy())[0],
-            **form.settings(),
-            "remaking": remaking,
-        }
+        made_for = {"divergence": self._fingerprint(), "dim": self.divergence.dim, "direction": self.direction}
+        centre = milvus_client.encode(form.centre.detach().cpu().double().numpy())[0]
+        state = {"kind": self.kind, "dtype": dtype, "centre": centre, **form.settings(), "remaking": remaking}
+        return {"format": io.FORMAT, "askew": io.version(), **made_for, **state}
 
     def _current(self) -> InnerProductForm:
         """Return the form as it is now; another client may have made the Euclidean form larger."""
@@ -323,12 +304,13 @@ class MilvusIndex(Index):
                 return
             self._recover()
             keys = self._vectors(self._prepared(embeddings).keys(embeddings), "items")
-            self._collection.write(numbers, keys, embeddings.numpy(), columns, replacing, self.progress)
+            self._collection.write(numbers, keys, embeddings.numpy(), columns, replacing)
             if self._next is not None:
                 self._next = max(self._next, int(numbers.max()) + 1)
 
     def _known(self, ids: Ids) -> NDArray[np.bool_]:
-        return np.zeros(len(ids), bool) if self._opened() is None else self._collection.known(ids)
+        rows = [] if self._opened() is None else self._collection.read(ids)
+        return np.isin(ids, np.array([row[ID] for row in rows], np.int64))
 
     def _new_ids(self, ids: ArrayLike | None, count: int, owner: str, replacing: bool) -> Ids:
         """Return the ids of new items: the given ones, checked, or the next numbers."""
@@ -354,17 +336,15 @@ class MilvusIndex(Index):
 
     def _prepared(self, embeddings: Tensor) -> InnerProductForm:
         """Return a form that can hold new items, after the collection was created or its keys replaced for it."""
-        kind, owner = KINDS[self.kind], type(self).__name__
-        if self._opened() is None:
-            form = form_for(self.divergence, self.direction, kind.form, embeddings, owner)
-            self._vectors(form.plain_keys(embeddings), "items")
+        kind, is_new = KINDS[self.kind], self._opened() is None
+        owner = type(self).__name__
+        form = form_for(self.divergence, self.direction, kind.form, embeddings, owner) if is_new else self._current()
+        self._vectors(form.plain_keys(embeddings), "items")
+        if is_new:
             metadata = self._metadata(form, str(embeddings.dtype).removeprefix("torch."))
             self._collection.create(kind, form.size, metadata)
             self._adopt(metadata)
-            return form
-        form = self._current()
-        self._vectors(form.plain_keys(embeddings), "items")
-        if form.form == "euclidean" and form.longest(embeddings) > form.radius:
+        elif form.form == "euclidean" and form.longest(embeddings) > form.radius:
             with contextlib.closing(self._collection.pages([ITEM])) as pages:
                 stored = [torch.from_numpy(items) for _, items in itertools.islice(pages, 1)]
             form = form.enlarged(embeddings, torch.cat([embeddings[:BLOCK_ROWS], *stored]))
@@ -378,8 +358,7 @@ class MilvusIndex(Index):
             self._collection.write_metadata(self._metadata(form, dtype, remaking=True))
             for rows, items in self._collection.pages(["*"]):
                 keys = self._vectors(form.keys(items), "items")
-                renewed = [{**row, KEY: key} for row, key in zip(rows, keys, strict=True)]
-                self._collection.upsert(renewed)
+                self._collection.upsert([{**row, KEY: key} for row, key in zip(rows, keys, strict=True)])
             self._collection.write_metadata(self._metadata(form, dtype))
             self._form = form
 
@@ -402,8 +381,7 @@ class MilvusIndex(Index):
             short = [i for i, row in enumerate(hits) if len(row) < k]
             if short and kind.effort is not None:  # visit everything before giving less than was asked for
                 more = self._collection.search(vectors[short], width, filter, kind.searching(kind.most, width))
-                for i, row in zip(short, more, strict=True):
-                    hits[i] = row
+                hits = [more.pop(0) if i in short else row for i, row in enumerate(hits)]
             candidates, ids, items = self._collection.gather(hits, width)
             exact, chosen = self._ranked(block, items, candidates, k)
             values.append(exact)
@@ -412,6 +390,5 @@ class MilvusIndex(Index):
 
     def _exact(self, queries: Tensor, k: int) -> tuple[Tensor, RowNumbers]:
         pages = self._collection.pages([ITEM])
-        return nearest_in_blocks(
-            self, ((items, np.array([row[ID] for row in rows])) for rows, items in pages), queries, k
-        )
+        blocks = ((items, np.array([row[ID] for row in rows])) for rows, items in pages)
+        return nearest_in_blocks(self, blocks, queries, k)

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import base64
+import bisect
 import contextlib
 import json
 import logging
 import os
+import re
 import threading
 import weakref
 from collections import Counter
@@ -20,7 +22,6 @@ from torch import Tensor
 
 from askew import checks, io
 from askew._parallel import slices
-from askew._progress import progress_bar
 from askew.search.store import LARGEST_ID, Ids
 
 # The property of a collection that says what it was made for, and the names of its fields.
@@ -34,6 +35,8 @@ MESSAGE_BYTES = 1 << 23
 # Ids in one filter expression, and queries in one search.
 ID_BATCH = 5000
 QUERIES = 1000
+# Items whose fields an error lists.
+SAMPLE = 100
 # Rows that the embedded engine may keep in its log, which each search scans row by row.
 LOG_ROWS = 2000
 # Numbers in the largest temporary of the embedded engine, which makes it for all queries of a call at once; or twice as
@@ -49,6 +52,11 @@ LOGGERS = (
     "pymilvus.decorators",
     "pymilvus.client.iterator.query_iterator",
 )
+
+# In a filter: texts, names that are no functions, and words of the language.
+TEXTS = r"\"(?:[^\"\\]|\\.)*\"|'(?:[^'\\]|\\.)*'"
+NAMES = r"(?<![\w$.])[A-Za-z_]\w*\b(?!\s*\()"
+WORDS = {"and", "or", "not", "in", "like", "true", "false", "exists", "is", "null"}
 
 Row = dict[str, Any]
 Fields = Mapping[str, Sequence[object]]
@@ -71,11 +79,8 @@ class Kind(NamedTuple):
 
     def searching(self, effort: int | None, width: int) -> dict[str, object]:
         """Return the parameters of a search for ``width`` candidates."""
-        inner = {}
-        if self.effort is not None:
-            value = effort or self.usual
-            inner[self.effort] = max(value, width) if self.effort == "ef" else value
-        return {"metric_type": self.metric, "params": inner}
+        value = max(effort or self.usual, width if self.effort == "ef" else 1)
+        return {"metric_type": self.metric, "params": {self.effort: value} if self.effort else {}}
 
 
 KINDS = {
@@ -97,13 +102,14 @@ class Collection:
         self.name = name
         self.owner = owner
         self.milvus: Any = checks.optional_import("pymilvus", "milvus", owner)
-        self.uri, path = _check_uri(uri, owner)
-        self.embedded = path is not None
+        path = _check_uri(uri, owner)
+        self.uri, self.embedded = path or str(uri), path is not None
         # Of the embedded engine: how many items there are, how many in its log, and whether indexes may be missing.
         self.rows = self.logged = 0
         self.building = False
         self.dtype: str | None = None  # of the items
         self.dim = 0
+        self.fields = {ID}  # that some item has or had
         self.client = _connect(self.milvus, self.uri, path, token, owner)
         self.close = weakref.finalize(self, _disconnect, self.client, path)  # also when nobody calls it
 
@@ -112,26 +118,30 @@ class Collection:
         """Turn what pymilvus raises into one clear error."""
         if not self.close.alive:
             raise ValueError(checks.message(self.owner, "open", "one that was closed", "Make a new one."))
-        with _listening():
-            try:
+        try:
+            with _listening():
                 yield
-            except self.milvus.MilvusException as error:
-                if filter:
-                    must, got = "an expression that Milvus can evaluate", f"{filter!r} ({_text(error)})"
-                    raise ValueError(checks.message(f"filter of {self.owner}", must, got)) from error
-                text = f"{self.owner} could not {doing}: Milvus at {self.uri} says: {_text(error)}. {hint}"
-                raise RuntimeError(text.strip()) from error
+        except self.milvus.MilvusException as error:
+            if filter:
+                must, got = "an expression that Milvus can evaluate", f"{filter!r} ({_text(error)})"
+                raise ValueError(checks.message(f"filter of {self.owner}", must, got)) from error
+            text = f"{self.owner} could not {doing}: Milvus at {self.uri} says: {_text(error)}. {hint}"
+            raise RuntimeError(text.strip()) from error
 
     def call(self, doing: str, method: str, *arguments: object, **options: object) -> Any:
         """Call a method of pymilvus's client for this collection."""
         with self._errors(doing):
             return getattr(self.client, method)(self.name, *arguments, **options)
 
+    def query(self, filter: str = "", names: Sequence[str] = (ID,), **options: object) -> Sequence[Row]:
+        """Return the rows that pass a filter, with these fields."""
+        rows: Sequence[Row] = self.call("read items", "query", filter=filter, output_fields=list(names), **options)
+        return rows
+
     def create(self, kind: Kind, size: int, metadata: Mapping[str, Any]) -> None:
         """Create the collection for keys of ``size`` features."""
         item_bytes = metadata["dim"] * np.dtype(metadata["dtype"]).itemsize
-        length = 4 * -(-item_bytes // 3)
-        if length > LONGEST_TEXT:
+        if item_bytes > LONGEST_TEXT // 4 * 3:
             must = f"of at most {LONGEST_TEXT // 4 * 3} bytes, the limit of Milvus"
             raise ValueError(checks.message(f"an item of {self.owner}", must, item_bytes))
         types = self.milvus.DataType
@@ -139,7 +149,7 @@ class Collection:
         schema.add_field(ID, types.INT64, is_primary=True)
         schema.add_field(KEY, types.FLOAT_VECTOR, dim=size)
         # As text: an array comes back as Python numbers, and a second vector field needs another index.
-        schema.add_field(ITEM, types.VARCHAR, max_length=length)
+        schema.add_field(ITEM, types.VARCHAR, max_length=4 * -(-item_bytes // 3))
         indexes = self.client.prepare_index_params()
         # The embedded engine reads parameters from a field of this name only; servers read them from there as well.
         parameters = {"params": dict(kind.building)}
@@ -169,52 +179,52 @@ class Collection:
 
     def count(self) -> int:
         """Return the number of items."""
-        return int(self.call("count the items", "query", filter="", output_fields=["count(*)"])[0]["count(*)"])
+        return int(self.query(names=["count(*)"])[0]["count(*)"])
 
-    def read(self, ids: list[int], names: list[str]) -> Iterator[Row]:
-        """Yield those of some ids that are in the collection, with these fields."""
-        for batch in _batches(ids):
-            yield from self.call("read items", "query", filter=f"{ID} in {batch}", output_fields=names)
-
-    def known(self, ids: Ids) -> NDArray[np.bool_]:
-        """Return which ids are in the collection."""
-        return np.isin(ids, np.array([row[ID] for row in self.read(ids.tolist(), [ID])], np.int64))
+    def read(self, ids: Ids, names: Sequence[str] = (ID,)) -> list[Row]:
+        """Return those of some ids that are in the collection, with these fields."""
+        batches = (ids[part].tolist() for part in slices(len(ids), ID_BATCH))
+        return [row for batch in batches for row in self.query(f"{ID} in {batch}", names)]
 
     def any_from(self, number: int) -> bool:
         """Return whether there is an id that is not smaller."""
-        return bool(self.call("read items", "query", filter=f"{ID} >= {number}", output_fields=[ID], limit=1))
+        return bool(self.query(f"{ID} >= {number}", limit=1))
 
     def first_free(self) -> int:
         """Return the number after the largest id, by bisection: Milvus has no maximum."""
-        low, high = 0, 1  # there is an id from low - 1, and none from high - 1
-        while self.any_from(high - 1):
-            low, high = high, min(2 * high, LARGEST_ID + 1)
-            if low == high:
-                return low
-        while high - low > 1:
-            middle = (low + high) // 2
-            low, high = (middle, high) if self.any_from(middle - 1) else (low, middle)
-        return low
+        largest = range(LARGEST_ID)  # as many as Python can count
+        free = bisect.bisect_left(largest, True, key=lambda number: not self.any_from(number))
+        return free + (free == LARGEST_ID and self.any_from(LARGEST_ID))
 
-    def write(
-        self, ids: Ids, keys: NDArray[Any], items: NDArray[Any], fields: Fields, replacing: bool, progress: bool | None
-    ) -> None:
+    def check_filter(self, filter: str) -> None:
+        """Raise if a filter names a field that no item has: Milvus lets no item pass it, and says nothing."""
+        for name in dict.fromkeys(re.findall(NAMES, re.sub(TEXTS, "", filter))):
+            if name.lower() in WORDS or name in self.fields:
+                continue
+            try:
+                known = bool(self.query(f"exists {name}", limit=1))
+            except RuntimeError:  # the search itself will say what is wrong
+                continue
+            rows = [] if known else self.query(names=["*"], limit=SAMPLE)
+            if rows:
+                there = {one for row in rows for one in row} - {KEY, ITEM, name}
+                checks.check_name(name, sorted(there), f"a field in the filter of {self.owner}")
+            self.fields |= {name} if known else set()
+
+    def write(self, ids: Ids, keys: NDArray[Any], items: NDArray[Any], fields: Fields, replacing: bool) -> None:
         """Add rows, or replace those with the same ids, which keep fields that are not given."""
-        batch = max(1, MESSAGE_BYTES // (16 * keys.shape[1]))
-        with progress_bar(progress if len(ids) > batch else False, len(ids), "adding") as move:
-            for part in slices(len(ids), batch):
-                columns = {ID: ids[part].tolist(), KEY: keys[part], ITEM: encode(items[part])}
-                columns |= {name: values[part] for name, values in fields.items()}
-                rows = [dict(zip(columns, values, strict=True)) for values in zip(*columns.values(), strict=True)]
-                # An upsert keeps the other fields in some engines only.
-                old = {row[ID]: row for row in self.read(ids[part].tolist(), ["*"])} if replacing else {}
-                rows = [{**old.get(row[ID], {}), **row} for row in rows]
-                hint = f"The first {part.start} of {len(ids)} are in; give all to upsert." if part.start else ""
-                with self._errors("add items", hint):
-                    (self.client.upsert if replacing else self.client.insert)(self.name, rows)
-                self.rows += len(rows) - len(old)
-                self.logged += len(rows)
-                move(part.stop)
+        for part in slices(len(ids), max(1, MESSAGE_BYTES // (16 * keys.shape[1]))):
+            columns = {ID: ids[part].tolist(), KEY: keys[part], ITEM: encode(items[part])}
+            columns |= {name: values[part] for name, values in fields.items()}
+            rows = [dict(zip(columns, values, strict=True)) for values in zip(*columns.values(), strict=True)]
+            # An upsert keeps the other fields in some engines only.
+            old = {row[ID]: row for row in self.read(ids[part], ["*"])} if replacing else {}
+            hint = f"The first {part.start} of {len(ids)} are in; give all to upsert." if part.start else ""
+            with self._errors("add items", hint):
+                send = self.client.upsert if replacing else self.client.insert
+                send(self.name, [{**old.get(row[ID], {}), **row} for row in rows])
+            self.rows += len(rows) - len(old)
+            self.logged += len(rows)
 
     def upsert(self, rows: list[Row]) -> None:
         """Replace whole rows."""
@@ -223,8 +233,8 @@ class Collection:
 
     def delete(self, ids: Ids) -> None:
         """Remove rows."""
-        for batch in _batches(ids.tolist()):
-            self.call("remove items", "delete", ids=batch)
+        for part in slices(len(ids), ID_BATCH):
+            self.call("remove items", "delete", ids=ids[part].tolist())
         self.rows -= len(ids)
 
     def pages(self, names: list[str]) -> Generator[tuple[list[Row], NDArray[Any]], None, None]:
@@ -278,10 +288,6 @@ class Collection:
         return max(1, min(QUERIES, answers))
 
 
-def _batches(ids: list[int]) -> Iterator[list[int]]:
-    return (ids[part] for part in slices(len(ids), ID_BATCH))
-
-
 # ---------------------------------------------------------------------- values
 
 
@@ -302,33 +308,30 @@ def _property(metadata: Mapping[str, object]) -> dict[str, str]:
 
 def check_fields(fields: Fields | None, count: int, owner: str) -> dict[str, list[object]]:
     """Return the columns of fields as lists of plain values, one for each item."""
-    what = f"fields of {owner}"
+    what, columns = f"fields of {owner}", {}
     if fields is not None and not isinstance(fields, Mapping):
         must, hint = "a mapping of names to one value for each item", "Example: fields={'colour': ['red', 'blue']}."
         raise TypeError(checks.message(what, must, type(fields).__name__, hint))
-    columns = {}
     for name, values in (fields or {}).items():
         if not isinstance(name, str) or not name.isidentifier() or name in (ID, KEY, ITEM):
             must = f"named like variables, and not {ID!r}, {KEY!r} or {ITEM!r}"
             raise ValueError(checks.message(what, must, repr(name)))
         column = values.tolist() if isinstance(values, (np.ndarray, Tensor)) else list(values)
-        column = [value.item() if isinstance(value, np.generic) else value for value in column]
         if isinstance(values, str) or len(column) != count:
             got = "a string" if isinstance(values, str) else len(column)
             raise ValueError(checks.message(f"{name!r} in {what}", f"one value for each of {count} items", got))
         try:
-            json.dumps(column, allow_nan=False)
+            columns[name] = json.loads(json.dumps(column, allow_nan=False, default=np.generic.item))
         except (TypeError, ValueError) as error:
             must = "finite numbers, strings, booleans, lists or dicts"
             raise ValueError(checks.message(f"{name!r} in {what}", must, f"other values ({error})")) from None
-        columns[name] = column
     return columns
 
 
 # ---------------------------------------------------------------------- connections
 
 # Indexes of this process on each path of the embedded engine. A finalizer may run while the lock is held.
-_users: Counter[str] = Counter()
+_users: Counter[str | None] = Counter()
 _lock = threading.RLock()
 
 
@@ -337,27 +340,24 @@ def is_address(uri: str | os.PathLike[str]) -> bool:
     return isinstance(uri, str) and ("://" in uri or uri.startswith("unix:"))
 
 
-def _check_uri(uri: object, owner: str) -> tuple[str, str | None]:
-    """Return what to connect to, and the path if it is that of the embedded engine."""
-    what = f"uri of {owner}"
+def _check_uri(uri: object, owner: str) -> str | None:
+    """Return the path if it is that of the embedded engine, None for an address."""
     must = "a path that ends in .db, or an address such as 'http://localhost:19530'"
     if not isinstance(uri, (str, os.PathLike)):
-        raise TypeError(checks.message(what, must, repr(uri)))
-    if is_address(uri):
-        if "@" in str(uri):  # it would end up in files and in errors
-            raise ValueError(checks.message(what, "without a password", "one with an '@'", "Give it as token."))
-        return str(uri), None
-    path = Path(uri).resolve()
-    if path.suffix != ".db":
-        raise ValueError(checks.message(what, must, repr(str(uri))))
-    if not path.parent.is_dir():
-        must, hint = "in a folder that exists", "Make the folder first."
-        raise FileNotFoundError(checks.message(what, must, repr(str(uri)), hint))
-    if path.exists() and not path.is_dir():
-        must, got = "a new path, or a folder that MilvusIndex has made", f"the file {str(uri)!r}"
-        hint = "Files of milvus-lite 2 cannot be read by version 3: choose another path and add the items again."
-        raise NotADirectoryError(checks.message(what, must, got, hint))
-    return str(path), str(path)
+        raise TypeError(checks.message(f"uri of {owner}", must, repr(uri)))
+    shown, path = repr(str(uri)), Path(uri).resolve()
+    where, whose = "in a folder that exists", "a new path, or a folder that MilvusIndex has made"
+    older = "Files of milvus-lite 2 cannot be read by version 3: choose another path and add the items again."
+    for refused, error, required, got, hint in (
+        # It would end up in files and in errors.
+        (is_address(uri) and "@" in shown, ValueError, "without a password", "one with an '@'", "Give it as token."),
+        (not is_address(uri) and path.suffix != ".db", ValueError, must, shown, ""),
+        (not is_address(uri) and not path.parent.is_dir(), FileNotFoundError, where, shown, "Make the folder first."),
+        (not is_address(uri) and path.is_file(), NotADirectoryError, whose, f"the file {shown}", older),
+    ):
+        if refused:
+            raise error(checks.message(f"uri of {owner}", required, got, hint))
+    return None if is_address(uri) else str(path)
 
 
 def _connect(milvus: Any, uri: str, path: str | None, token: str | None, owner: str) -> Any:
@@ -367,38 +367,29 @@ def _connect(milvus: Any, uri: str, path: str | None, token: str | None, owner: 
     # A proxy that the environment names is for servers, and cannot reach this process.
     options = {} if path is None else {"grpc.enable_http_proxy": 0}
     with _lock, _listening() as logged:
+        _users[path] += 1
         try:
-            client = milvus.MilvusClient(uri, token=token or "", timeout=CONNECT_SECONDS, grpc_options=options)
+            return milvus.MilvusClient(uri, token=token or "", timeout=CONNECT_SECONDS, grpc_options=options)
         except milvus.MilvusException as error:
-            if path is None:
-                must, hint = "the address of a Milvus server that answers", "Start it, or correct address or token."
-                got = f"{uri!r} ({_text(error)})"
-                raise ConnectionError(checks.message(f"uri of {owner}", must, got, hint)) from error
-            if not _users[path]:
-                _release(path)
-            must = "a path that can be written to and that no other process has open"
-            got = f"{uri!r} ({logged[0] if logged else _text(error)})"
-            raise OSError(checks.message(f"uri of {owner}", must, got)) from error
-        if path is not None:
-            _users[path] += 1
-    return client
+            _release(path)
+            text, kind = logged[0] if logged and path else _text(error), OSError if path else ConnectionError
+            server = "the address of a Milvus server that answers", "Start it, or correct address or token."
+            local = "a path that can be written to and that no other process has open", ""
+            must, hint = local if path else server
+            raise kind(checks.message(f"uri of {owner}", must, f"{uri!r} ({text})", hint)) from error
 
 
 def _disconnect(client: Any, path: str | None) -> None:
-    """Close a client and, after the last one on its path, the embedded engine."""
     with _lock, _listening():
         client.close()
-        if path is None:
-            return
-        _users[path] -= 1
-        if _users[path] <= 0:
-            del _users[path]
-            _release(path)
+        _release(path)
 
 
-def _release(path: str) -> None:
-    """Stop the embedded engine on a path; closed clients leave it running and the path locked."""
-    checks.optional_import(EMBEDDED, "milvus", "a path").server_manager_instance.release_server(path)
+def _release(path: str | None) -> None:
+    """Stop the embedded engine after its last client; closed clients leave it running and the path locked."""
+    _users[path] -= 1
+    if path is not None and not _users[path]:
+        checks.optional_import(EMBEDDED, "milvus", "a path").server_manager_instance.release_server(path)
 
 
 def _text(error: BaseException) -> str:
@@ -411,8 +402,7 @@ def _listening() -> Iterator[list[BaseException]]:
     logged: list[BaseException] = []
 
     def keep(record: logging.LogRecord) -> bool:
-        if record.exc_info and record.exc_info[1] is not None:
-            logged.append(record.exc_info[1])
+        logged.extend(error for error in (record.exc_info or ())[1:2] if isinstance(error, BaseException))
         return False
 
     loggers = [logging.getLogger(name) for name in LOGGERS]
