@@ -72,7 +72,7 @@ def test_compare(table: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
     learner, columns = load_model(tmp_path / "out" / "model")
     assert learner.divergence == "mahalanobis"
     assert columns is not None
-    assert len(columns.features) == learner.n_features_in_ == 6
+    assert len(columns.get_feature_names_out().tolist()) == learner.n_features_in_ == 6
 
 
 def test_compare_as_json(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -112,7 +112,7 @@ def test_index_in_faiss_in_both_directions(
     assert columns is not None
     import pandas
 
-    points = columns.encode(pandas.read_csv(table))
+    points = columns.transform(pandas.read_csv(table))
     matrix = learner.pairwise(points)
     for direction, expected in (("query-first", matrix), ("query-second", matrix.T)):
         folder = tmp_path / direction

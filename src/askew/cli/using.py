@@ -51,6 +51,7 @@ def _index(
     items = inputs.points_for(columns, frame, inputs.dim_of(learned))
     names = inputs.names_of(frame, name)
     writable_folder(output, "-o")
+    inputs.tell_replaced([output / "index.json"], json)
     index: ExactIndex | FaissIndex
     if kind == "exact":
         index = ExactIndex(learned, direction)
@@ -88,6 +89,8 @@ def _search(
     queries = inputs.points_for(columns, frame, None)
     asked = inputs.names_of(frame, name)
     items = _names_in(opened.notes, index, len(opened))
+    if k > len(opened):
+        raise ValueError(message("-k", f"at most {len(opened)}, the number of items", k))
     values, places = opened.search(queries, k)
     hits = [
         (query, rank, items[place], float(value))
@@ -97,7 +100,8 @@ def _search(
     ]
     header = ("query", "rank", "item", "divergence")
     if output is not None:
-        _write_csv(output, header, hits)
+        inputs.tell_replaced([output], json)
+        write_csv(output, header, hits)
     if json:
         print_json({"direction": opened.direction, "hits": [dict(zip(header, hit, strict=True)) for hit in hits]})
         return
@@ -131,7 +135,8 @@ def _cluster(
     kmeans = BregmanKMeans(k, divergence=learned, n_init=5, random_state=seed).fit(points)
     clusters = [(row, int(label)) for row, label in zip(names, kmeans.labels_, strict=True)]
     if output is not None:
-        _write_csv(output, ("row", "cluster"), clusters)
+        inputs.tell_replaced([output], json)
+        write_csv(output, ("row", "cluster"), clusters)
     members = [[row for row, label in clusters if label == number] for number in range(k)]
     if json:
         rows = [{"row": row, "cluster": label} for row, label in clusters]
@@ -159,7 +164,7 @@ def _explore(
     On the page you drag a point and see its neighbours, in both directions.
     """
     if data is not None:
-        options.check_file(data)
+        options.check_file(data, "--data")
     elif label is not None:
         raise ValueError(message("--label", "given with --data", "without"))
     from askew.cli import inputs
@@ -170,11 +175,12 @@ def _explore(
     if data is not None:
         frame = inputs.read_table(data, None, no_header)
         if label is not None:
-            frame, label, _ = inputs.labelled(frame, label, None)
-            labels = [str(value) for value in frame[label]]
+            known, classes, _ = inputs.classes_of(frame[inputs.label_column(frame, label)])
+            frame, labels = frame[known], classes.tolist()
         points = inputs.points_for(columns, frame, inputs.dim_of(learned))
     features = None if columns is None else columns.features
     title = f"{model.name}: the learned divergence"
+    inputs.tell_replaced([output], json)
     path = write_explorer(learned, output, points, labels, feature_names=features, title=title)
     if json:
         print_json({"explorer": str(path)})
@@ -195,7 +201,8 @@ def _names_in(notes: Mapping[str, Any], folder: Path, count: int) -> list[str]:
     return names
 
 
-def _write_csv(path: Path, header: Sequence[str], rows: Sequence[Sequence[object]]) -> None:
+def write_csv(path: Path, header: Sequence[str], rows: Sequence[Sequence[object]]) -> None:
+    """Write a table to a file, which is replaced as a whole."""
     import pandas
 
     from askew.io import atomic_write

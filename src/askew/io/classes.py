@@ -28,6 +28,7 @@ MODULES = {f"{start}.{name}": (module, name) for (start, module), names in NAMES
 ESTIMATORS = {
     "BregmanKMeans": ("askew.clustering", "BregmanKMeans"),
     "BregmanMixture": ("askew.clustering", "BregmanMixture"),
+    "Columns": ("askew.estimators", "Columns"),
     "DivergenceLearner": ("askew.estimators", "DivergenceLearner"),
     "DivergenceNeighborsClassifier": ("askew.estimators", "DivergenceNeighborsClassifier"),
     "PairRegressor": ("askew.estimators", "PairRegressor"),

@@ -9,26 +9,26 @@ import numpy as np
 import pandas
 import pytest
 
-from askew.cli.tables import Columns
+from askew.estimators import Columns
 
 
 def test_numbers_stay_and_gaps_get_the_median() -> None:
     table = pandas.DataFrame({"a": [1.0, None, 5.0, None], "b": [True, False, True, True]})
-    columns = Columns.of(table)
-    assert columns.features == ["a", "b"]
-    np.testing.assert_array_equal(columns.encode(table), [[1, 1], [3, 0], [5, 1], [3, 1]])
-    assert columns.notes == ("a: 2 missing or infinite values filled by the median, 3",)
+    columns = Columns().fit(table)
+    assert columns.get_feature_names_out().tolist() == ["a", "b"]
+    np.testing.assert_array_equal(columns.transform(table), [[1, 1], [3, 0], [5, 1], [3, 1]])
+    assert columns.notes_ == ("a: 2 missing or infinite values filled by the median, 3",)
 
 
 def test_infinite_values_are_filled_like_missing_ones() -> None:
     table = pandas.DataFrame({"a": [1.0, None, np.inf, -np.inf, 3.0]})
-    columns = Columns.of(table)
-    assert columns.notes == ("a: 3 missing or infinite values filled by the median, 2",)
-    assert columns.encode(table).ravel().tolist() == [1.0, 2.0, 2.0, 2.0, 3.0]
+    columns = Columns().fit(table)
+    assert columns.notes_ == ("a: 3 missing or infinite values filled by the median, 2",)
+    assert columns.transform(table).ravel().tolist() == [1.0, 2.0, 2.0, 2.0, 3.0]
 
 
 def test_infinite_values_of_later_tables_are_told() -> None:
-    columns = Columns.of(pandas.DataFrame({"a": [1.0, 2.0, 3.0], "b": [1, 2, 4]}))
+    columns = Columns().fit(pandas.DataFrame({"a": [1.0, 2.0, 3.0], "b": [1, 2, 4]}))
     for bad in (np.inf, "-inf"):
         words = f"a: no number, filled by the median: '{bad}'"
         assert columns.unseen(pandas.DataFrame({"a": [bad, 1.0], "b": [1, 2]})) == [words]
@@ -37,21 +37,21 @@ def test_infinite_values_of_later_tables_are_told() -> None:
 
 def test_categories_have_a_feature_for_each_level() -> None:
     table = pandas.DataFrame({"c": ["b", "a", "b", None]})
-    columns = Columns.of(table)
-    assert columns.features == ["c=b", "c=a"]
-    np.testing.assert_array_equal(columns.encode(table), [[1, 0], [0, 1], [1, 0], [0, 0]])
+    columns = Columns().fit(table)
+    assert columns.get_feature_names_out().tolist() == ["c=b", "c=a"]
+    np.testing.assert_array_equal(columns.transform(table), [[1, 0], [0, 1], [1, 0], [0, 0]])
     later = pandas.DataFrame({"c": ["new", "a"]})
     assert columns.unseen(later) == ["c: not seen when it was learned: 'new'"]
     assert columns.unseen(table) == []
-    np.testing.assert_array_equal(columns.encode(later), [[0, 0], [0, 1]])
+    np.testing.assert_array_equal(columns.transform(later), [[0, 0], [0, 1]])
 
 
 def test_rare_levels_share_a_feature() -> None:
     values = [f"level{i}" for i in range(30)] * 3
-    columns = Columns.of(pandas.DataFrame({"c": values}))
-    assert len(columns.features) == 21
-    assert columns.features[-1] == "c=other"
-    later = columns.encode(pandas.DataFrame({"c": ["never seen", None]}))
+    columns = Columns().fit(pandas.DataFrame({"c": values}))
+    assert len(columns.get_feature_names_out().tolist()) == 21
+    assert columns.get_feature_names_out().tolist()[-1] == "c=other"
+    later = columns.transform(pandas.DataFrame({"c": ["never seen", None]}))
     assert later[:, -1].tolist() == [1, 0]
     assert later.sum() == 1
 
@@ -60,7 +60,7 @@ def test_dates_become_days() -> None:
     table = pandas.DataFrame(
         {"t": pandas.to_datetime(["1970-01-02", "1970-01-04", None]), "u": ["1970-01-01", "1970-01-03T12:00", None]}
     )
-    np.testing.assert_allclose(Columns.of(table).encode(table), [[1, 0], [3, 2.5], [2, 1.25]])
+    np.testing.assert_allclose(Columns().fit(table).transform(table), [[1, 0], [3, 2.5], [2, 1.25]])
 
 
 @pytest.mark.parametrize("unit", ["s", "us"])
@@ -69,10 +69,10 @@ def test_dates_of_all_ages(unit: str) -> None:
     dates = np.array(["0001-01-01", "1970-01-02", "3000-01-01", "9999-12-31"], f"datetime64[{unit}]")
     table = pandas.DataFrame({"t": dates})
     days = [-719162, 1, 376200, 2932896]
-    assert Columns.of(table).encode(table).ravel().tolist() == days
+    assert Columns().fit(table).transform(table).ravel().tolist() == days
     texts = pandas.DataFrame({"t": dates.astype("datetime64[D]").astype(str).tolist()})
-    columns = Columns.of(pandas.DataFrame({"t": ["1970-01-02", "1970-01-04"]}))
-    found, told = columns.encode(texts).ravel(), columns.unseen(texts)
+    columns = Columns().fit(pandas.DataFrame({"t": ["1970-01-02", "1970-01-04"]}))
+    found, told = columns.transform(texts).ravel(), columns.unseen(texts)
     # Older versions of pandas take such text for no dates, and that is said.
     assert found.tolist() == (days if not told else [2, 1, 2, 2])
     assert told in ([], ["t: no date, filled by the median: '0001-01-01', '3000-01-01', '9999-12-31'"])
@@ -80,8 +80,8 @@ def test_dates_of_all_ages(unit: str) -> None:
 
 def test_what_is_no_date_is_told() -> None:
     days = ["2020-01-01", "2020-01-03"] * 20
-    columns = Columns.of(pandas.DataFrame({"t": [*days, "soon"]}))
-    assert columns.notes == ("t: a date, as days; no date, filled by the median: 'soon'",)
+    columns = Columns().fit(pandas.DataFrame({"t": [*days, "soon"]}))
+    assert columns.notes_ == ("t: a date, as days; no date, filled by the median: 'soon'",)
     assert columns.unseen(pandas.DataFrame({"t": ["2021-01-01", None]})) == []
     later = pandas.DataFrame({"t": ["never", None, "2020-01-02", "d", "c", "b"]})
     assert columns.unseen(later) == ["t: no date, filled by the median: 'b', 'c', 'd', ..."]
@@ -89,7 +89,7 @@ def test_what_is_no_date_is_told() -> None:
 
 
 def test_what_is_no_number_is_told() -> None:
-    columns = Columns.of(pandas.DataFrame({"a": [1.0, 2.0, 3.0]}))
+    columns = Columns().fit(pandas.DataFrame({"a": [1.0, 2.0, 3.0]}))
     later = pandas.DataFrame({"a": ["7", "many", None, "inf"]})
     assert columns.unseen(later) == ["a: no number, filled by the median: 'inf', 'many'"]
 
@@ -97,10 +97,10 @@ def test_what_is_no_number_is_told() -> None:
 def test_one_long_text_does_not_make_all_long() -> None:
     """As an array of text of numpy, 501 rows of which one has a long text would take 501 x 80 kB."""
     table = pandas.DataFrame({"c": ["a", "b"] * 250 + ["x" * 20_000]})
-    columns = Columns.of(table)
+    columns = Columns().fit(table)
     tracemalloc.start()
     try:
-        assert columns.encode(table).sum(0).tolist() == [250, 250, 1]
+        assert columns.transform(table).sum(0).tolist() == [250, 250, 1]
         assert tracemalloc.get_traced_memory()[1] < 5_000_000
     finally:
         tracemalloc.stop()
@@ -108,9 +108,9 @@ def test_one_long_text_does_not_make_all_long() -> None:
 
 def test_numbers_among_text() -> None:
     values = [str(i) for i in range(99)] + ["unknown"]
-    columns = Columns.of(pandas.DataFrame({"a": values}))
-    assert columns.encode(pandas.DataFrame({"a": ["7", "unknown"]})).tolist() == [[7.0], [49.0]]
-    assert "numbers among text; filled by the median: 'unknown'" in columns.notes[0]
+    columns = Columns().fit(pandas.DataFrame({"a": values}))
+    assert columns.transform(pandas.DataFrame({"a": ["7", "unknown"]})).tolist() == [[7.0], [49.0]]
+    assert "numbers among text; filled by the median: 'unknown'" in columns.notes_[0]
 
 
 @pytest.mark.parametrize(
@@ -124,48 +124,48 @@ def test_numbers_among_text() -> None:
 )
 def test_what_is_left_out(values: list[object], note: str) -> None:
     table = pandas.DataFrame({"a": values, "x": np.linspace(0, 1, 30)})
-    columns = Columns.of(table)
-    assert columns.features == ["x"]
-    assert any(part in columns.notes[0] for part in note.split("|"))
+    columns = Columns().fit(table)
+    assert columns.get_feature_names_out().tolist() == ["x"]
+    assert any(part in columns.notes_[0] for part in note.split("|"))
 
 
 def test_identifiers_by_name_and_keep() -> None:
     table = pandas.DataFrame({"customer_id": [17, 4, 99, 5], "width": [17, 4, 99, 5]})
-    assert Columns.of(table).features == ["width"]
-    assert Columns.of(table, keep=["customer_id"]).features == ["customer_id", "width"]
-    assert Columns.of(table, drop=["width"], keep=["customer_id"]).features == ["customer_id"]
+    assert Columns().fit(table).get_feature_names_out().tolist() == ["width"]
+    assert Columns(keep=["customer_id"]).fit(table).get_feature_names_out().tolist() == ["customer_id", "width"]
+    assert Columns(drop=["width"], keep=["customer_id"]).fit(table).get_feature_names_out().tolist() == ["customer_id"]
 
 
 def test_nothing_left_is_an_error() -> None:
     with pytest.raises(ValueError, match="a table with a column that can be learned from"):
-        Columns.of(pandas.DataFrame({"a": [1, 1, 1]}))
+        Columns().fit(pandas.DataFrame({"a": [1, 1, 1]}))
     with pytest.raises(ValueError, match=r"must be one of 'a'.*Got 'b'"):
-        Columns.of(pandas.DataFrame({"a": [1, 2, 1]}), drop=["b"])
+        Columns(drop=["b"]).fit(pandas.DataFrame({"a": [1, 2, 1]}))
 
 
 def test_other_tables() -> None:
-    columns = Columns.of(pandas.DataFrame({"a": [1.0, 2.0, 4.0], "b": [3, 1, 1]}))
+    columns = Columns().fit(pandas.DataFrame({"a": [1.0, 2.0, 4.0], "b": [3, 1, 1]}))
     with pytest.raises(ValueError, match="one without 'b'"):
-        columns.encode(pandas.DataFrame({"a": [1.0]}))
+        columns.transform(pandas.DataFrame({"a": [1.0]}))
     with pytest.raises(
         ValueError, match=r"column 'a' must be numbers.*Got \"'tall'\"|column 'a' must be numbers.*tall"
     ):
-        columns.encode(pandas.DataFrame({"a": ["tall"], "b": [1]}))
+        columns.transform(pandas.DataFrame({"a": ["tall"], "b": [1]}))
     other_order = pandas.DataFrame({"more": ["x"], "b": [1], "a": [2.0]})
-    assert columns.encode(other_order).tolist() == [[2.0, 1.0]]
+    assert columns.transform(other_order).tolist() == [[2.0, 1.0]]
 
 
 def test_saved_and_loaded() -> None:
     table = pandas.DataFrame(
         {"a": [1.0, None, 5.0], "c": ["b", "a", "b"], "t": pandas.to_datetime(["2020-01-01"] * 2 + [None])}
     )
-    columns = Columns.of(table)
+    columns = Columns().fit(table)
     assert Columns.from_json(json.loads(json.dumps(columns.to_json())), "a file") == columns
 
 
 @pytest.mark.parametrize("change", [{"used": 3}, {"used": [{"name": "a"}]}, {"notes": None}])
 def test_damaged_descriptions(change: dict[str, object]) -> None:
-    content = Columns.of(pandas.DataFrame({"a": [1.0, 2.0]})).to_json()
+    content = Columns().fit(pandas.DataFrame({"a": [1.0, 2.0]})).to_json()
     for damaged in (content | change, 3, None):
         with pytest.raises(ValueError, match=r"'model'.*does not describe columns"):
             Columns.from_json(damaged, "'model'")
