@@ -12,18 +12,28 @@ import pytest
 from askew.estimators import Columns
 
 
+def names(columns: Columns) -> list[str]:
+    found: list[str] = columns.get_feature_names_out().tolist()
+    return found
+
+
 def test_numbers_stay_and_gaps_get_the_median() -> None:
     table = pandas.DataFrame({"a": [1.0, None, 5.0, None], "b": [True, False, True, True]})
     columns = Columns().fit(table)
-    assert columns.get_feature_names_out().tolist() == ["a", "b"]
+    assert names(columns) == ["a", "b"]
     np.testing.assert_array_equal(columns.transform(table), [[1, 1], [3, 0], [5, 1], [3, 1]])
-    assert columns.notes_ == ("a: 2 missing or infinite values filled by the median, 3",)
+    assert columns.notes_ == (
+        "a: number; 2 missing or infinite values filled by the median, 3 [--category, --drop]",
+        "b: number [--category, --drop]",
+    )
 
 
 def test_infinite_values_are_filled_like_missing_ones() -> None:
     table = pandas.DataFrame({"a": [1.0, None, np.inf, -np.inf, 3.0]})
     columns = Columns().fit(table)
-    assert columns.notes_ == ("a: 3 missing or infinite values filled by the median, 2",)
+    assert columns.notes_ == (
+        "a: number; 3 missing or infinite values filled by the median, 2, such as '-inf', 'inf' [--category, --drop]",
+    )
     assert columns.transform(table).ravel().tolist() == [1.0, 2.0, 2.0, 2.0, 3.0]
 
 
@@ -38,7 +48,7 @@ def test_infinite_values_of_later_tables_are_told() -> None:
 def test_categories_have_a_feature_for_each_level() -> None:
     table = pandas.DataFrame({"c": ["b", "a", "b", None]})
     columns = Columns().fit(table)
-    assert columns.get_feature_names_out().tolist() == ["c=b", "c=a"]
+    assert names(columns) == ["c=b", "c=a"]
     np.testing.assert_array_equal(columns.transform(table), [[1, 0], [0, 1], [1, 0], [0, 0]])
     later = pandas.DataFrame({"c": ["new", "a"]})
     assert columns.unseen(later) == ["c: not seen when it was learned: 'new'"]
@@ -49,8 +59,8 @@ def test_categories_have_a_feature_for_each_level() -> None:
 def test_rare_levels_share_a_feature() -> None:
     values = [f"level{i}" for i in range(30)] * 3
     columns = Columns().fit(pandas.DataFrame({"c": values}))
-    assert len(columns.get_feature_names_out().tolist()) == 21
-    assert columns.get_feature_names_out().tolist()[-1] == "c=other"
+    assert len(names(columns)) == 21
+    assert names(columns)[-1] == "c=other"
     later = columns.transform(pandas.DataFrame({"c": ["never seen", None]}))
     assert later[:, -1].tolist() == [1, 0]
     assert later.sum() == 1
@@ -81,7 +91,10 @@ def test_dates_of_all_ages(unit: str) -> None:
 def test_what_is_no_date_is_told() -> None:
     days = ["2020-01-01", "2020-01-03"] * 20
     columns = Columns().fit(pandas.DataFrame({"t": [*days, "soon"]}))
-    assert columns.notes_ == ("t: a date, as days; no date, filled by the median: 'soon'",)
+    assert columns.notes_ == (
+        "t: date, as days; 1 missing value filled by the median, 2020-01-02, such as 'soon' "
+        "[--date COLUMN=FORMAT, --drop]",
+    )
     assert columns.unseen(pandas.DataFrame({"t": ["2021-01-01", None]})) == []
     later = pandas.DataFrame({"t": ["never", None, "2020-01-02", "d", "c", "b"]})
     assert columns.unseen(later) == ["t: no date, filled by the median: 'b', 'c', 'd', ..."]
@@ -107,33 +120,33 @@ def test_one_long_text_does_not_make_all_long() -> None:
 
 
 def test_numbers_among_text() -> None:
-    values = [str(i) for i in range(99)] + ["unknown"]
+    values = [str(i * i % 97) for i in range(99)] + ["unknown"]
     columns = Columns().fit(pandas.DataFrame({"a": values}))
-    assert columns.transform(pandas.DataFrame({"a": ["7", "unknown"]})).tolist() == [[7.0], [49.0]]
-    assert "numbers among text; filled by the median: 'unknown'" in columns.notes_[0]
+    assert columns.transform(pandas.DataFrame({"a": ["7", "unknown"]})).tolist() == [[7.0], [48.0]]
+    assert "number; 1 missing or infinite value filled by the median, 48, such as 'unknown'" in columns.notes_[0]
 
 
 @pytest.mark.parametrize(
     ("values", "note"),
     [
         ([None] * 30, "empty"),
-        ([5] * 30, "no two different numbers|the same in all rows"),
-        (list(range(30)), "it numbers the rows"),
+        ([5] * 30, "the same in all rows"),
+        (list(range(30)), "in order, as numbers of rows are"),
         ([f"person {i}" for i in range(30)], "names or free text"),
     ],
 )
 def test_what_is_left_out(values: list[object], note: str) -> None:
     table = pandas.DataFrame({"a": values, "x": np.linspace(0, 1, 30)})
     columns = Columns().fit(table)
-    assert columns.get_feature_names_out().tolist() == ["x"]
-    assert any(part in columns.notes_[0] for part in note.split("|"))
+    assert names(columns) == ["x"]
+    assert note in columns.notes_[0]
 
 
 def test_identifiers_by_name_and_keep() -> None:
     table = pandas.DataFrame({"customer_id": [17, 4, 99, 5], "width": [17, 4, 99, 5]})
-    assert Columns().fit(table).get_feature_names_out().tolist() == ["width"]
-    assert Columns(keep=["customer_id"]).fit(table).get_feature_names_out().tolist() == ["customer_id", "width"]
-    assert Columns(drop=["width"], keep=["customer_id"]).fit(table).get_feature_names_out().tolist() == ["customer_id"]
+    assert names(Columns().fit(table)) == ["width"]
+    assert names(Columns(keep=["customer_id"]).fit(table)) == ["customer_id", "width"]
+    assert names(Columns(drop=["width"], keep=["customer_id"]).fit(table)) == ["customer_id"]
 
 
 def test_nothing_left_is_an_error() -> None:
@@ -147,9 +160,7 @@ def test_other_tables() -> None:
     columns = Columns().fit(pandas.DataFrame({"a": [1.0, 2.0, 4.0], "b": [3, 1, 1]}))
     with pytest.raises(ValueError, match="one without 'b'"):
         columns.transform(pandas.DataFrame({"a": [1.0]}))
-    with pytest.raises(
-        ValueError, match=r"column 'a' must be numbers.*Got \"'tall'\"|column 'a' must be numbers.*tall"
-    ):
+    with pytest.raises(ValueError, match=r"column 'a' must be a column of numbers.*Got no number but 'tall'"):
         columns.transform(pandas.DataFrame({"a": ["tall"], "b": [1]}))
     other_order = pandas.DataFrame({"more": ["x"], "b": [1], "a": [2.0]})
     assert columns.transform(other_order).tolist() == [[2.0, 1.0]]
@@ -160,7 +171,8 @@ def test_saved_and_loaded() -> None:
         {"a": [1.0, None, 5.0], "c": ["b", "a", "b"], "t": pandas.to_datetime(["2020-01-01"] * 2 + [None])}
     )
     columns = Columns().fit(table)
-    assert Columns.from_json(json.loads(json.dumps(columns.to_json())), "a file") == columns
+    again = Columns.from_json(json.loads(json.dumps(columns.to_json())), "a file")
+    assert (again.columns_, again.notes_) == (columns.columns_, columns.notes_)
 
 
 @pytest.mark.parametrize("change", [{"used": 3}, {"used": [{"name": "a"}]}, {"notes": None}])

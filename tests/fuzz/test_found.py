@@ -25,13 +25,13 @@ from askew_paper.rows import Row
 import askew
 from askew import io as askew_io
 from askew.cli.tables import read_frame
-from askew.estimators import Columns
 from askew.clustering.lloyd import total
+from askew.estimators import Columns
 from askew.io import Rows
 
 
 def npy(header: str, body: bytes = b"") -> bytes:
-    text = header.transform() + b"\n"
+    text = header.encode() + b"\n"
     return b"\x93NUMPY\x01\x00" + struct.pack("<H", len(text)) + text + body
 
 
@@ -145,7 +145,7 @@ def test_parquet_of_one_long_text_of_any_kind(tmp_path: Path, kind: str) -> None
         rows = pyarrow.DictionaryArray.from_arrays(pyarrow.array(np.zeros(30, np.int32)), pyarrow.array([text]))
     else:
         make = pyarrow.binary(1 << 20) if kind == "fixed" else getattr(pyarrow, kind)()
-        rows = pyarrow.array([text if "string" in kind else text.transform()] * 30, make)
+        rows = pyarrow.array([text if "string" in kind else text.encode()] * 30, make)
     table, file = pyarrow.table({"a": rows}), tmp_path / "a.parquet"
     try:
         writer = parquet.ParquetWriter(file, table.schema, compression="zstd", dictionary_pagesize_limit=1 << 30)
@@ -193,7 +193,7 @@ def test_columns_of_lists_are_left_out() -> None:
     table = pandas.DataFrame({"a": [1.0, 2.0, 4.0], "list": [np.array([1]), np.array([2, 3]), None]})
     columns = Columns().fit(table)
     assert columns.get_feature_names_out().tolist() == ["a"]
-    assert "list: left out, its values have parts" in columns.notes
+    assert "list: left out: its values have parts" in columns.notes_
 
 
 # ---------------------------------------------------------------------- published files
@@ -213,7 +213,7 @@ def test_one_long_cell_does_not_make_all_long(tmp_path: Path) -> None:
     rows = [f"{i + 1} {i + 2} 1 1 1 ;" for i in range(2000)]
     rows[7] = f"8 9 1 1 {'0' * 1_000_000}2 ;"
     tags = "<NUMBER OF NODES> 2001\n<NUMBER OF LINKS> 2000\n<END OF METADATA>\n"
-    network = read_tntp(write(tmp_path / "x_net.tntp", (tags + "\n".join(rows)).transform()))
+    network = read_tntp(write(tmp_path / "x_net.tntp", (tags + "\n".join(rows)).encode()))
     assert network.times[7] == 2
     assert network.times.sum() == 2001
 
@@ -241,7 +241,7 @@ def test_json_that_nothing_else_can_hold(text: str, words: str) -> None:
 def test_rows_with_numbers_that_are_none(change: dict[str, Any]) -> None:
     row = Row(Cell("sums", "small", "exact", 0, "quick"), {"mae": 0.5}, 1.25, "2023-01-01T00:00:00Z")
     with pytest.raises(ValueError, match=r"is no finite number|wrong kind"):
-        Row.from_line(json.dumps(json.loads(row.to_line()) | change).transform())
+        Row.from_line(json.dumps(json.loads(row.to_line()) | change).encode())
 
 
 # ---------------------------------------------------------------------- checkpoints
@@ -490,7 +490,7 @@ def test_rows_of_different_lengths() -> None:
 
 def test_columns_that_describe_nothing() -> None:
     content = Columns().fit(pandas.DataFrame({"a": [1.0, 2.0]})).to_json()
-    assert list(Columns.from_json(content, "file").features) == ["a"]
+    assert list(Columns.from_json(content, "file").get_feature_names_out()) == ["a"]
     with pytest.raises(ValueError, match="it does not describe columns"):
         Columns.from_json(content | {"used": []}, "file")
 

@@ -24,7 +24,7 @@ __all__ = ["TARGETS"]
 Files = dict[str, bytes]
 
 TEXTS = tuple(
-    text.transform()
+    text.encode()
     for text in (
         'id,age,name\n1,2.5,ann\n2,?,bob\n3,inf,"c,d"\n',
         "weight;fruit\n150,5;apple\n?;plum\n12,25;apple\n",
@@ -41,7 +41,7 @@ def run_frame(path: Any, header: bool) -> int:
     frame = read_frame(path, header=header)
     check(len(frame) > 0 and frame.shape[1] > 0, "an empty table")
     check(frame.columns.is_unique, "two columns of one name")
-    points = Columns().fit(frame).transform(frame)
+    points = Columns().fit_transform(frame)
     check(points.shape[0] == len(frame) and np.isfinite(points).all(), "points that are not finite")
     return 1
 
@@ -106,7 +106,7 @@ def changed_array(content: bytes, random: Random) -> bytes:
         header = header.replace("}", "'x': " + "[" * random.choice((1, 90, 2000)))
     version = random.choice((1, 1, 1, 2, 3, 9))
     size = struct.pack("<H" if version == 1 else "<I", len(header) + random.choice((1, 1, 1, 0, 50000)))
-    return b"\x93NUMPY" + bytes((version, 0)) + size + header.transform() + b"\n" + body
+    return b"\x93NUMPY" + bytes((version, 0)) + size + header.encode() + b"\n" + body
 
 
 def make_npy(random: Random) -> Files:
@@ -143,7 +143,7 @@ def make_npz(random: Random) -> Files:
         for number in range(random.randrange(4)):
             name = random.choice((f"a{number}.npy", f"a{number}", "../x.npy", "/x.npy", "", "a.npy/b.npy"))
             if random.random() < 0.3:
-                name = hostile_string(random).transform("utf-8", "replace").decode()[:50]
+                name = hostile_string(random).encode("utf-8", "replace").decode()[:50]
             content = random.choice(arrays())
             if random.random() < 0.003:
                 content = bomb() + bytes(1 << 22)
@@ -202,7 +202,7 @@ def columns() -> dict[str, Any]:
 
 
 def make_columns(random: Random) -> Files:
-    text = json.dumps(changed_json(columns(), random)).transform()
+    text = json.dumps(changed_json(columns(), random)).encode()
     return {"columns.json": changed_bytes(text, random) if random.random() < 0.3 else text}
 
 
@@ -210,7 +210,10 @@ def run_columns(case: Files) -> int:
     found = Columns.from_json(askew_io.read_json(case["columns.json"], "columns"), "columns")
     frame = pandas.DataFrame({"size": [1.0, 2.0], "colour": ["r", "b"], "day": ["2020-01-01", None]})
     points = found.transform(frame)
-    check(points.shape == (2, len(found.get_feature_names_out())) and np.isfinite(points).all(), "points that are not finite")
+    check(
+        points.shape == (2, len(found.get_feature_names_out())) and np.isfinite(points).all(),
+        "points that are not finite",
+    )
     return 1
 
 

@@ -178,7 +178,7 @@ def _explore(
             known, classes, _ = inputs.classes_of(frame[inputs.label_column(frame, label)])
             frame, labels = frame[known], classes.tolist()
         points = inputs.points_for(columns, frame, inputs.dim_of(learned))
-    features = None if columns is None else columns.features
+    features = None if columns is None else columns.get_feature_names_out().tolist()
     title = f"{model.name}: the learned divergence"
     inputs.tell_replaced([output], json)
     path = write_explorer(learned, output, points, labels, feature_names=features, title=title)

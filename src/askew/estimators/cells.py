@@ -74,7 +74,7 @@ def alike(names: Iterable[str]) -> list[str]:
     ["'Yes' and 'yes'"]
     """
     groups: dict[str, list[str]] = {}
-    for name in sorted(names):
+    for name in sorted(map(str, names)):
         groups.setdefault(name.casefold(), []).append(name)
     return [" and ".join(map(repr, group)) for group in groups.values() if len(group) > 1]
 
@@ -185,22 +185,25 @@ def date_form(texts: Series) -> tuple[str, str] | None:
     >>> date_form(pandas.Series(["03/08/2021", "24/12/2021"])), date_form(pandas.Series(["03/08/2021"]))
     (('%d/%m/%Y', ''), ('%m/%d/%Y', '%d/%m/%Y'))
     """
-    texts = texts.drop_duplicates()
-    if texts.str.match(r"\d{4}-\d\d-\d\d").mean() >= ENOUGH and _share(texts, "") >= ENOUGH:
+    import pandas
+
+    counts = texts.value_counts()
+    texts, weights = pandas.Series(counts.index, dtype=object), counts.to_numpy()
+
+    def share(form: str, cells: slice = slice(None)) -> float:
+        return float(np.average(np.isfinite(as_days(texts[cells], form)), weights=weights[cells]))
+
+    if np.average(texts.str.match(r"\d{4}-\d\d-\d\d"), weights=weights) >= ENOUGH and share("") >= ENOUGH:
         return "", ""
-    if texts.str.fullmatch(LIKE_A_DATE).mean() < ENOUGH:
+    if np.average(texts.str.fullmatch(LIKE_A_DATE), weights=weights) < ENOUGH:
         return None
     forms = [day + time for day in DAYS for time in TIMES]
-    shares = {form: _share(texts, form) for form in forms if _share(texts[:TRIED], form) >= ENOUGH}
+    shares = {form: share(form) for form in forms if share(form, slice(TRIED)) >= ENOUGH}
     best = max(shares.values(), default=0.0)
     if best < ENOUGH:
         return None
-    form, *others = (form for form, share in shares.items() if share == best)
+    form, *others = (form for form, part in shares.items() if part == best)
     days = as_days(texts, form)
     return form, next(
         (other for other in others if not np.array_equal(as_days(texts, other), days, equal_nan=True)), ""
     )
-
-
-def _share(texts: Series, form: str) -> float:
-    return float(np.isfinite(as_days(texts, form)).mean())

@@ -197,8 +197,8 @@ class Columns(TransformerMixin, BaseEstimator):  # type: ignore[misc]
             notes.append(f"{name}: {note}")
             used += [] if column is None else [column]
         if not used:
-            got = "; ".join(notes) or "a table without columns"
-            raise ValueError(checks.message("TABLE", "a table with a column that can be learned from", got))
+            but = "; ".join(notes) or "it has no columns"
+            raise ValueError(checks.message("TABLE", "a table with a column that can be learned from", but=but))
         self.columns_, self.notes_ = tuple(used), tuple(notes)
         self.n_features_in_, self.feature_names_in_ = X.shape[1], np.array([str(name) for name in X.columns], object)
         return self
@@ -431,7 +431,8 @@ def _filled(column: Column, values: Series, lost: int) -> list[str]:
         return []
     strange, what = column.unread(values), "missing or infinite value" if column.kind == "number" else "missing value"
     named = f", such as {_some(strange)}" if strange else ""
-    return [f"{_count(lost, what)} filled by the median, {column.fill:.4g}{named}"]
+    median = f"{column.fill:.4g}" if column.kind == "number" else np.datetime64(int(column.fill), "D")
+    return [f"{_count(lost, what)} filled by the median, {median}{named}"]
 
 
 def _some(strange: set[str]) -> str:

@@ -32,6 +32,7 @@ ESTIMATORS = {
     "DivergenceLearner": ("askew.estimators", "DivergenceLearner"),
     "DivergenceNeighborsClassifier": ("askew.estimators", "DivergenceNeighborsClassifier"),
     "PairRegressor": ("askew.estimators", "PairRegressor"),
+    "Pipeline": ("sklearn.pipeline", "Pipeline"),
     "TripletLearner": ("askew.estimators", "TripletLearner"),
 }
 HISTORY = {"History": ("askew.training", "History")}
