@@ -71,7 +71,7 @@ def test_every_column_has_a_line(file: Path, tmp_path: Path, capsys: pytest.Capt
         "  invoice: left out: its values differ and are in order, as numbers of rows are [--keep]",
         "  account: left out: its values are 1 to 120, each once, as numbers of rows are [--keep]",
         "  age: number; 6 cells are -999: missing? [--na -999] [--category, --drop]",
-        "  income: number; '85.061,88' is read as 85061.88 [--category, --drop]",
+        "  income: number; '80.249,10' is read as 80249.1 [--category, --drop]",
         "  zip: number; only 3 different values [--category, --drop]",
         "  city: category, 2 values [--number, --date, --drop]",
         "  signup: date, day first (%d.%m.%Y), as days [--date COLUMN=FORMAT, --drop]",

@@ -41,7 +41,7 @@ ORDERED_ROWS = 10
 # Names of columns that number or name the rows.
 IDENTIFIER = re.compile(
     r"(?i:(.*[\s_.-])?(id|ids|idx|index|key|uuid|guid|row|nr|no|num|number|(row|record|line)[\s_.-]?(id|nr|no|num|number)"
-    r"|unnamed: ?\d+)|id[\s_.-].*)|[a-z]+(Id|Nr|No|Num)|[a-z]*ID"
+    r"|unnamed: ?\d+)|id[\s_.-].*)|[A-Za-z]*[a-z](Id|ID|Nr|No|Num)"
 )
 KINDS = ("number", "category", "date")
 
