@@ -36,6 +36,7 @@ PAGES = (
     "docs/plots.md",
     "docs/reproduce.md",
     "docs/search.md",
+    "docs/tables.md",
     "docs/transforms.md",
 )
 # How a PNG begins; width and height stand at bytes 16 and 20.
