@@ -215,7 +215,8 @@ def _learn(
     io.save(learner, output, notes={inputs.COLUMNS: columns.to_json(), **kept})
     choice = choice or learner.choice_
     if json:
-        found = {"model": str(output), "divergence": divergence, "choice": choice, "r2": scores}
+        found: dict[str, Any] = {"model": str(output), "divergence": divergence, "choice": choice}
+        found |= {"r2": scores} if scores else {}
         print_json(found | {"features": columns.get_feature_names_out().tolist(), "columns": notes})
         return
     say(f"Learned {divergence}: {choice}", lines=True)

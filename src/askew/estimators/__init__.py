@@ -1,7 +1,8 @@
 """Learners and the encoding of tables, with the interface of scikit-learn."""
 
 from askew.estimators.base import FitWarning
-from askew.estimators.columns import Column, Columns
+from askew.estimators.columns import Columns
+from askew.estimators.judging import Column
 from askew.estimators.labels import DivergenceLearner
 from askew.estimators.neighbors import DivergenceNeighborsClassifier
 from askew.estimators.pairs import PairRegressor
