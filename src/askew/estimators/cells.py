@@ -57,7 +57,8 @@ def as_text(values: Series) -> Series:
 def _text(cell: object) -> str:
     if isinstance(cell, float) and cell % 1 == 0:
         return str(int(cell))
-    return unicodedata.normalize("NFC", str(cell)).strip()
+    text = str(cell)
+    return (text if text.isascii() else unicodedata.normalize("NFC", text)).strip()
 
 
 def changed(values: Series, texts: Series) -> int:
@@ -113,8 +114,9 @@ def as_numbers(values: Series, decimal: str = ".") -> Floats:
 
 
 def _plain(cell: str, decimal: str) -> str:
-    if re.fullmatch(THOUSANDS[decimal], cell.strip()):
-        cell = cell.replace("," if decimal == "." else ".", "")
+    between = "," if decimal == "." else "."
+    if between in cell and re.fullmatch(THOUSANDS[decimal], cell.strip()):
+        cell = cell.replace(between, "")
     return cell.replace(",", ".") if decimal == "," else cell
 
 
@@ -127,6 +129,8 @@ def decimal_mark(texts: Series) -> str | None:
     >>> [decimal_mark(pandas.Series(cells)) for cells in (["1.234,5", "2"], ["1,234.5", "2"], ["one", "2"])]
     [',', '.', None]
     """
+    if texts.str.match(r"[-+.,]?(\d|inf|nan)", case=False).mean() < ENOUGH:  # most text is refused here, at once
+        return None
     point, comma = (float(np.isfinite(as_numbers(texts, mark)).mean()) for mark in ".,")
     if max(point, comma) < ENOUGH:
         return None

@@ -123,16 +123,7 @@ class Columns(TransformerMixin, BaseEstimator):  # type: ignore[misc]
             raise ValueError(
                 checks.message("TABLE", must, f"one without {', '.join(map(repr, missing))}", _renamed(missing, X))
             )
-        parts = []
-        for column in self.columns_:
-            values = as_missing(X[column.name], self.na)
-            strange = column.unread(values) if column.kind != "category" else set()
-            if strange and np.isnan(column.read(values)).all():
-                must = f"a column of {column.kind}s, as in the table the model was learned from"
-                got = f"no {column.kind} but {first_of(strange)}"
-                raise ValueError(checks.message(f"column {column.name!r}", must, got))
-            parts.append(column.encode(values))
-        return np.concatenate(parts, 1)
+        return np.concatenate([one.encode(as_missing(X[one.name], self.na)) for one in self.columns_], 1)
 
     def unseen(self, X: DataFrame) -> list[str]:
         """Describe cells of a new table that cannot be encoded, other than missing ones.

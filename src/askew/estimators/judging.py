@@ -96,7 +96,12 @@ class Column:
         """Return the features of rows, ``(n, features)``."""
         if self.kind != "category":
             numbers = self.read(values)
-            return np.where(np.isfinite(numbers), numbers, self.fill)[:, None]
+            known = np.isfinite(numbers)
+            if not known.any() and (strange := self.unread(values)):
+                must = f"a column of {self.kind}s, as in the table the model was learned from"
+                got = f"no {self.kind} but {first_of(strange)}"
+                raise ValueError(checks.message(f"column {self.name!r}", must, got))
+            return np.where(known, numbers, self.fill)[:, None]
         places = self.places(values)
         levels = np.array([*range(len(self.levels)), *([-1] if self.others else [])])
         return np.array(places[:, None] == levels, dtype=np.float64)
