@@ -197,6 +197,7 @@ def test_other_mistakes(file: Path, tmp_path: Path, capsys: pytest.CaptureFixtur
         (["--label", "segment", "--number", "city"], "column 'city' must be numbers, as asked for. Got "),
         (["--label", "segment", "--date", "city"], "Give its form: --date 'city=%d.%m.%Y'."),
         (["--label", "segment", "--date", "signup=%Y"], "column 'signup' must be dates, as asked for"),
+        (["--label", "segment", "--date", "signup=%Q"], "a form of dates must be as of strftime, such as %d.%m.%Y."),
         (["--label", "segment", "--category", "zip", "--number", "zip"], "must be different columns. Got one twice"),
         (["--target", "city"], "--target must be a column of numbers. Got 'city' with 0 different numbers in 120 rows"),
         (["--target", "ltv", "--bins", "1"], "--bins must be at least 2, and given with --target"),

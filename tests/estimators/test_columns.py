@@ -326,7 +326,9 @@ def test_levels_of_older_files_may_have_spaces() -> None:
     assert columns.transform(table).tolist() == [[1, 0], [0, 1], [1, 0]]
 
 
-@pytest.mark.parametrize("change", [{"form": "x"}, {"decimal": ";"}, {"kind": "text"}, {"fill": np.inf}])
+@pytest.mark.parametrize(
+    "change", [{"form": "%Q"}, {"form": "\x00%"}, {"decimal": ";"}, {"kind": "text"}, {"fill": np.inf}]
+)
 def test_columns_that_cannot_be(change: dict[str, object]) -> None:
     content = Columns().fit(pandas.DataFrame({"a": [1.0, 2.0]})).to_json()
     content["used"][0] |= change

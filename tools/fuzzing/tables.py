@@ -30,6 +30,7 @@ TEXTS = tuple(
         "weight;fruit\n150,5;apple\n?;plum\n12,25;apple\n",
         "a\tb\tc\n1\t2020-01-01\tx\n2\t2021-02-03\ty\n3\tNA\tx\n",
         "x|y\n1|2\n3|4\n",
+        "when;sum;city\n31.12.2021;1.234,5;Bern \n01.02.2021;-999;bern\n03.04.2021;12,5;Zu\u0308rich\n",
         "a\n1\n2\n",
         "a,b,c,d\n" + "".join(f"{i},{i * i % 7},{'xyz'[i % 3]},2020-01-{i + 1:02d}\n" for i in range(12)),
     )
@@ -196,7 +197,7 @@ def make_parquet(random: Random) -> Files:
 @functools.cache
 def columns() -> dict[str, Any]:
     frame = pandas.DataFrame(
-        {"size": [1.0, None, 3.0], "colour": list("rrb"), "day": ["2020-01-01"] * 2 + ["2020-01-05"]}
+        {"size": [1.0, None, 3.0], "colour": list("rrb"), "day": ["31.01.2020"] * 2 + ["05.01.2020"]}
     )
     return Columns().fit(frame).to_json()
 
@@ -208,7 +209,7 @@ def make_columns(random: Random) -> Files:
 
 def run_columns(case: Files) -> int:
     found = Columns.from_json(askew_io.read_json(case["columns.json"], "columns"), "columns")
-    frame = pandas.DataFrame({"size": [1.0, 2.0], "colour": ["r", "b"], "day": ["2020-01-01", None]})
+    frame = pandas.DataFrame({"size": [1.0, 2.0], "colour": ["r", "b"], "day": ["31.01.2020", None]})
     points = found.transform(frame)
     check(
         points.shape == (2, len(found.get_feature_names_out())) and np.isfinite(points).all(),

@@ -10,6 +10,8 @@ from typing import TYPE_CHECKING
 import numpy as np
 from numpy.typing import NDArray
 
+from askew import checks
+
 if TYPE_CHECKING:
     from pandas import Series
 
@@ -171,7 +173,12 @@ def as_days(values: Series, form: str = "") -> Floats:
     if values.dtype.kind == "M":
         times = pandas.to_datetime(values, utc=True)
     else:
-        times = pandas.to_datetime(as_text(values), errors="coerce", format=form or "ISO8601", utc=True)
+        try:
+            times = pandas.to_datetime(as_text(values), errors="coerce", format=form or "ISO8601", utc=True)
+        except ValueError:
+            raise ValueError(
+                checks.message("a form of dates", "as of strftime, such as %d.%m.%Y", repr(form))
+            ) from None
     # In their own unit: nanoseconds in 64 bits would wrap around before 1678 and after 2262.
     since = times.dt.tz_localize(None).to_numpy() - np.datetime64(0, "D")
     days: Floats = since / np.timedelta64(1, "D")

@@ -13,7 +13,7 @@ from sklearn.base import BaseEstimator, TransformerMixin
 from sklearn.utils.validation import check_is_fitted
 
 from askew import checks, io
-from askew.estimators.cells import Floats, as_missing
+from askew.estimators.cells import Floats, as_days, as_missing
 from askew.estimators.judging import KINDS, Column, first_of, judged
 
 if TYPE_CHECKING:
@@ -181,14 +181,18 @@ class Columns(TransformerMixin, BaseEstimator):  # type: ignore[misc]
 
 def _column(entry: Any) -> Column:
     """Return a column from a file, checked."""
+    import pandas
+
     levels = tuple(map(str, entry["levels"]))
     form, decimal = str(entry.get("form", "")), str(entry.get("decimal", "."))  # not in files of 0.1.0
     column = Column(
         str(entry["name"]), str(entry["kind"]), float(entry["fill"]), levels, bool(entry["others"]), form, decimal
     )
     sound = column.kind in KINDS and np.isfinite(column.fill) and (column.kind == "category") == bool(levels)
-    if not sound or decimal not in (".", ",") or (form and "%" not in form):
+    if not sound or decimal not in (".", ","):
         raise ValueError(column)
+    if form:
+        as_days(pandas.Series(["31.12.2021"]), form)  # refuses what is no form
     return column
 
 
