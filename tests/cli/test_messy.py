@@ -262,11 +262,12 @@ def learned(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path, Path]
 def test_score_and_predict(
     learned: tuple[Path, Path, Path], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    model, _, test = learned
+    model, train, test = learned
+    assert "75 of 75 rows were learned from: new rows will have lower scores." in run(capsys, "score", model, train)[1]
     code, out, err = run(capsys, "score", model, test, "--json")
     assert (code, err) == (0, "")
     found = json.loads(out)
-    assert (found["rows"], found["column"]) == (75, "class")
+    assert (found["rows"], found["learned_from"], found["column"]) == (75, 1, "class")  # two flowers are equal
     learner, columns = load_model(model)
     assert columns is not None
     frame = pandas.read_csv(test)

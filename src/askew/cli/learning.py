@@ -134,7 +134,7 @@ def _learn(
     output: Annotated[Path, typer.Option("-o", "--output", help="Folder for the model.")] = Path(MODEL),
     json: options.Json = False,
 ) -> None:
-    """Learn a divergence from classes, pairs or triplets."""
+    """Learn a divergence from classes, numbers, pairs or triplets."""
     given = [option for option, value in (("--pairs", pairs), ("--triplets", triplets)) if value is not None]
     if label is not None or (dataset is not None and not given and target is None):
         given.append("--label")

@@ -64,6 +64,10 @@ def _score(
         say(f"  Scored on {MOST_ROWS} of {len(points)} rows, drawn at random.", json)
         rows = np.random.default_rng(seed).choice(len(points), MOST_ROWS, replace=False)
         points, truth = points[rows], truth[rows]
+    learned_from = {point.tobytes() for point in getattr(learned, "points_", ())}
+    seen = sum(point.tobytes() in learned_from for point in points)
+    if seen:
+        say(f"  {seen} of {len(points)} rows were learned from: new rows will have lower scores.", json)
     scores: dict[str, dict[str, float]]
     if numbers is not None:
         k = k or targets.NEIGHBOURS
@@ -81,7 +85,7 @@ def _score(
         classes, counts = np.unique(labels, return_counts=True)
         scores["largest class"] = {"kNN accuracy": float(np.mean(truth == classes[counts.argmax()]))}
     if json:
-        print_json({"rows": len(points), "column": name, "scores": scores})
+        print_json({"rows": len(points), "learned_from": seen, "column": name, "scores": scores})
         return
     header = list(scores["model"])
     lines = [[what, *(f"{each[one]:.3f}" if one in each else "" for one in header)] for what, each in scores.items()]
