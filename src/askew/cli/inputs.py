@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -171,6 +171,24 @@ def load_all(folder: Path) -> tuple[Any, Columns | None, dict[str, Any]]:
         must = "a folder of a divergence or a learner"
         raise ValueError(checks.message("MODEL", must, f"{str(folder)!r} with a {type(model).__name__}"))
     return model, columns_in(notes, folder), notes
+
+
+class Opened(NamedTuple):
+    """A model, and the rows of a table as its points."""
+
+    model: Any
+    columns: Columns | None
+    notes: dict[str, Any]
+    frame: DataFrame
+    points: NDArray[np.float64]
+    names: list[str]
+
+
+def load_and_read(folder: Path, file: Path, name: str | None, no_header: bool) -> Opened:
+    """Return a model, a table that it is applied to, and the points and the names of the rows."""
+    model, columns, notes = load_all(folder)
+    frame = read_table(file, None, no_header)
+    return Opened(model, columns, notes, frame, points_for(columns, frame, dim_of(model)), names_of(frame, name))
 
 
 def dim_of(model: Any) -> int | None:

@@ -13,7 +13,7 @@ import typer
 from askew._messages import message
 from askew.cli import options
 from askew.cli.shell import app, print_json, say, table
-from askew.cli.using import SHOWN, write_csv
+from askew.cli.using import put_out, write_csv
 
 # Neighbours that vote on a class; the mean of a number is over more.
 VOTES = 5
@@ -50,9 +50,8 @@ def _score(
     from askew.cli import inputs, targets
     from askew.estimators import DivergenceLearner
 
-    learned, columns, notes = inputs.load_all(model)
-    frame = inputs.read_table(file, None, no_header)
-    points, missing = inputs.points_for(columns, frame, inputs.dim_of(learned)), [] if columns is None else columns.na
+    learned, columns, notes, frame, points, _ = inputs.load_and_read(model, file, None, no_header)
+    missing = [] if columns is None else columns.na
     numbers = _values_in(learned, notes, model)
     name = label or notes.get(inputs.LABELS if numbers is None else inputs.TARGET)
     name = inputs.label_column(frame, name)
@@ -125,14 +124,11 @@ def _predict(
 
     from askew.cli import inputs, targets
 
-    learned, columns, notes = inputs.load_all(model)
+    learned, _, notes, _, points, names = inputs.load_and_read(model, file, name, no_header)
     numbers = _values_in(learned, notes, model)
     if numbers is None and not hasattr(learned, "labels_"):
         must = "a model that was learned from --label or --target"
         raise ValueError(message("MODEL", must, f"{str(model)!r} with a {type(learned).__name__}"))
-    frame = inputs.read_table(file, None, no_header)
-    points = inputs.points_for(columns, frame, inputs.dim_of(learned))
-    names = inputs.names_of(frame, name)
     rows: list[tuple[Any, ...]]
     if numbers is not None:
         header: tuple[str, ...] = ("row", str(notes[inputs.TARGET]))
@@ -145,7 +141,7 @@ def _predict(
         shares = np.stack([(votes == number).mean(1) for number in range(len(learned.classes_))], axis=1)
         winners = learned.classes_[shares.argmax(1)]
         rows = [(row, str(one), float(part)) for row, one, part in zip(names, winners, shares.max(1), strict=True)]
-    _put_out(header, rows, output, json)
+    put_out("predictions", header, rows, output, json)
 
 
 @app.command("transform", epilog="Example: askew transform askew-out/model new.csv -o vectors.csv")
@@ -167,41 +163,22 @@ def _transform(
     from askew.cli import inputs
     from askew.io import atomic_write
 
-    learned, columns = inputs.load_model(model)
+    learned, _, _, _, points, names = inputs.load_and_read(model, file, name, no_header)
     if not hasattr(learned, "transform"):
         got = f"{str(model)!r} with a {type(learned).__name__}"
         raise ValueError(message("MODEL", "a learner, which has an encoder or scales its features", got))
-    frame = inputs.read_table(file, None, no_header)
-    vectors = learned.transform(inputs.points_for(columns, frame, inputs.dim_of(learned)))
-    names = inputs.names_of(frame, name)
-    inputs.tell_replaced([output], json)
+    vectors = learned.transform(points)
     if output.suffix == ".npy":
+        inputs.tell_replaced([output], json)
         with atomic_write(output) as temporary, temporary.open("wb") as stream:
             np.save(stream, vectors)
     else:
         header = ("row", *(f"e{number}" for number in range(vectors.shape[1])))
-        write_csv(output, header, [(row, *vector) for row, vector in zip(names, vectors.tolist(), strict=True)])
+        write_csv(output, header, [(row, *vector) for row, vector in zip(names, vectors.tolist(), strict=True)], json)
     if json:
         print_json({"vectors": str(output), "rows": len(vectors), "features": vectors.shape[1]})
         return
     say(f"{len(vectors)} vectors of {vectors.shape[1]} features in {output}.")
-
-
-def _put_out(header: tuple[str, ...], rows: list[tuple[Any, ...]], output: Path | None, json: bool) -> None:
-    """Write predictions to a file and print them."""
-    from askew.cli import inputs
-
-    if output is not None:
-        inputs.tell_replaced([output], json)
-        write_csv(output, header, rows)
-    if json:
-        print_json({"predictions": [dict(zip(header, row, strict=True)) for row in rows]})
-        return
-    table(header, [[f"{cell:.6g}" if isinstance(cell, float) else cell for cell in row] for row in rows[:SHOWN]])
-    if len(rows) > SHOWN:
-        say(f"... and {len(rows) - SHOWN} more" + ("; all are in the file." if output else "; -o writes all."))
-    if output is not None:
-        say(f"{len(rows)} predictions in {output}.")
 
 
 def _values_in(learned: Any, notes: dict[str, Any], folder: Path) -> Any:
