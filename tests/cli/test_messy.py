@@ -111,12 +111,12 @@ def test_columns_are_judged_before_rows_are_left_out(
 def test_numeric_classes_and_classes_that_differ_by_case(
     customers: pandas.DataFrame, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    table = customers.assign(age=np.arange(120) % 39)
+    table = pandas.concat([customers] * 2).assign(age=np.arange(240) % 56)
     table.to_csv(tmp_path / "a.csv", index=False)
     code, out, _ = run(capsys, "learn", tmp_path / "a.csv", "--label", "age", *PLAIN, "-o", tmp_path / "m")
     assert code == 0
-    assert "39 classes that are numbers: to learn from their values, use askew learn --target age" in out
-    assert "age: 39 classes: 0 4, 1 4, 2 4" in out
+    assert "56 classes that are numbers: to learn from their values, use askew learn --target age" in out
+    assert "age: 56 classes: 0 5, 1 5, 10 5" in out
     code, out, _ = run(capsys, "learn", tmp_path / "a.csv", "--label", "newsletter", *PLAIN, "-o", tmp_path / "m")
     assert "Classes that differ only by case: 'Yes' and 'yes'. Are they the same?" in out
     code, _, err = run(capsys, "compare", tmp_path / "a.csv", "--label", "ltv", "-o", tmp_path / "m")
@@ -207,6 +207,9 @@ def test_other_mistakes(file: Path, tmp_path: Path, capsys: pytest.CaptureFixtur
         code, _, err = run(capsys, "learn", file, *words, "-o", tmp_path / "m")
         assert code == 2, words
         assert complaint in err, err
+    code, _, err = run(capsys, "learn", file, "--label", "klass", "-o", tmp_path / "m")
+    assert "--label must be one of" in err
+    assert "Did you mean" not in err  # nothing is alike
     code, _, err = run(capsys, "compare", file, "--label", "segment", "--folds", 1)
     assert (code, err) == (2, "askew: --folds must be at least 2. Got 1 instead.\n")
 
@@ -275,6 +278,8 @@ def test_score_and_predict(
     assert scores["model"]["MAP"] == pytest.approx(learner.score(columns.transform(frame), frame["class"]))
     assert scores["model"]["MAP"] > scores["euclidean"]["MAP"] > 0.5
     assert scores["largest class"]["kNN accuracy"] == pytest.approx(1 / 3)
+    frame[frame["class"] == "setosa"].to_csv(tmp_path / "one.csv", index=False)
+    assert json.loads(run(capsys, "score", model, tmp_path / "one.csv", "--json")[1])["rows"] == 25
     code, out, err = run(capsys, "predict", model, test, "-o", tmp_path / "p.csv")
     assert (code, err) == (0, "")
     assert "... and 55 more; all are in the file." in out

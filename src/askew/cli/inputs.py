@@ -69,8 +69,10 @@ def label_column(table: DataFrame, label: str | None, dataset: str | None = None
     return check_column(table, LABEL if label is None else label, "--label")
 
 
-def classes_of(values: Series, na: Sequence[str] = ()) -> tuple[NDArray[np.bool_], NDArray[np.str_], list[str]]:
-    """Return which rows have a label, their labels as text, and notes for the user.
+def classes_of(
+    values: Series, na: Sequence[str] = (), least: int = 2
+) -> tuple[NDArray[np.bool_], NDArray[np.str_], list[str]]:
+    """Return which rows have a label, their labels as text, of at least so many classes, and notes for the user.
 
     Labels are the same for 1 and 1.0, whatever their types; spaces around them are removed and Unicode is normalised.
     """
@@ -86,7 +88,7 @@ def classes_of(values: Series, na: Sequence[str] = ()) -> tuple[NDArray[np.bool_
     labels = np.array(texts[known].tolist())
     names, counts = np.unique(labels, return_counts=True)
     numeric = values.dtype.kind in "iuf"
-    if len(names) < 2:
+    if len(names) < least:
         must, got = "a column with at least two classes", f"{label!r} with one, {str(names[0])!r}"
         raise ValueError(checks.message("--label", must, got, "Was the table filtered by class?"))
     if len(names) > 50 and len(names) > len(labels) / 3:

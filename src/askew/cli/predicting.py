@@ -55,8 +55,11 @@ def _score(
     numbers = _values_in(learned, notes, model)
     name = label or notes.get(inputs.LABELS if numbers is None else inputs.TARGET)
     name = inputs.label_column(frame, name)
-    found: Any = inputs.classes_of if numbers is None else inputs.targets_of
-    known, truth, remarks = found(frame[name], missing)
+    truth: Any
+    if numbers is None:
+        known, truth, remarks = inputs.classes_of(frame[name], missing, least=1)
+    else:
+        known, truth, remarks = inputs.targets_of(frame[name], missing)
     points = points[known]
     inputs.tell(remarks, json)
     if len(points) > MOST_ROWS:

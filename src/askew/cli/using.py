@@ -157,7 +157,7 @@ def _explore(
     if data is not None:
         frame = inputs.read_table(data, None, no_header)
         if label is not None:
-            known, classes, _ = inputs.classes_of(frame[inputs.label_column(frame, label)])
+            known, classes, _ = inputs.classes_of(frame[inputs.label_column(frame, label)], least=1)
             frame, labels = frame[known], classes.tolist()
         points = inputs.points_for(columns, frame, inputs.dim_of(learned))
     features = None if columns is None else columns.get_feature_names_out().tolist()
