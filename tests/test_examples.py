@@ -37,6 +37,7 @@ PAGES = (
     "docs/plots.md",
     "docs/reproduce.md",
     "docs/search.md",
+    "docs/tables.md",
     "docs/transforms.md",
 )
 # How a PNG begins; width and height stand at bytes 16 and 20.

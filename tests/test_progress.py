@@ -57,6 +57,16 @@ def test_number_beside_the_bar(monkeypatch: pytest.MonkeyPatch) -> None:
     assert "5/5" in stream.getvalue()
 
 
+def test_no_number_before_the_first_step(monkeypatch: pytest.MonkeyPatch) -> None:
+    stream = io.StringIO()
+    monkeypatch.setattr(sys, "stderr", stream)
+    with progress_bar(True, 5, "training", value="loss"):
+        pass
+    assert "0/5" in stream.getvalue()
+    assert "loss" not in stream.getvalue()
+    assert "nan" not in stream.getvalue()
+
+
 def test_steps_done_before(monkeypatch: pytest.MonkeyPatch) -> None:
     stream = io.StringIO()
     monkeypatch.setattr(sys, "stderr", stream)

@@ -11,7 +11,7 @@ _PACKAGES: dict[str, tuple[str, ...]] = {
     "clustering": ("BregmanKMeans", "BregmanMixture"),
     "divergences": ("Bregman", "Divergence", "Embedded", "NeuralBregman", "make", "names"),
     "encoders": (),
-    "estimators": ("DivergenceLearner", "DivergenceNeighborsClassifier", "PairRegressor", "TripletLearner"),
+    "estimators": ("Columns", "DivergenceLearner", "DivergenceNeighborsClassifier", "PairRegressor", "TripletLearner"),
     "explorer": (),
     "io": ("export", "load", "save"),
     "losses": (),
@@ -27,6 +27,7 @@ __all__ = [
     "Bregman",
     "BregmanKMeans",
     "BregmanMixture",
+    "Columns",
     "Divergence",
     "DivergenceLearner",
     "DivergenceNeighborsClassifier",
@@ -78,7 +79,13 @@ if TYPE_CHECKING:
     )
     from askew.clustering import BregmanKMeans, BregmanMixture
     from askew.divergences import Bregman, Divergence, Embedded, NeuralBregman, make, names
-    from askew.estimators import DivergenceLearner, DivergenceNeighborsClassifier, PairRegressor, TripletLearner
+    from askew.estimators import (
+        Columns,
+        DivergenceLearner,
+        DivergenceNeighborsClassifier,
+        PairRegressor,
+        TripletLearner,
+    )
     from askew.io import export, load, save
     from askew.training import History, TrainingDivergedError, fit
 else:

@@ -8,15 +8,19 @@ from collections.abc import Iterable
 __all__ = ["check_name", "message"]
 
 
-def message(what: str, must: str, got: object, hint: str = "") -> str:
+def message(what: str, must: str, got: object = None, hint: str = "", *, but: str = "") -> str:
     """Return an error message: what is wrong, what it must be, what was received, and how to fix it.
+
+    ``but`` is a clause that stands in place of what was received.
 
     Examples
     --------
     >>> message("dim of NeuralBregman", "a positive integer", -3)
     'dim of NeuralBregman must be a positive integer. Got -3 instead.'
+    >>> message("TABLE 'a.csv'", "a table", but="it has no rows")
+    "TABLE 'a.csv' must be a table, but it has no rows."
     """
-    text = f"{what} must be {must}. Got {got} instead."
+    text = f"{what} must be {must}, but {but}." if but else f"{what} must be {must}. Got {got} instead."
     return f"{text} {hint}" if hint else text
 
 
@@ -25,6 +29,6 @@ def check_name(name: object, known: Iterable[str], what: str) -> str:
     choices = list(known)
     if isinstance(name, str) and name in choices:
         return name
-    near = difflib.get_close_matches(str(name).lower(), choices, n=3, cutoff=0.5)
+    near = difflib.get_close_matches(str(name).lower(), choices, n=3, cutoff=0.6)
     hint = f"Did you mean {' or '.join(map(repr, near))}?" if near else ""
     raise ValueError(message(what, f"one of {', '.join(map(repr, choices))}", repr(name), hint))

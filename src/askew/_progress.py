@@ -50,9 +50,9 @@ def progress_bar(
         progress.MofNCompleteColumn(),
     ]
     if value:
-        columns.append(progress.TextColumn(f"{value} {{task.fields[number]:.4g}}"))
+        columns.append(progress.TextColumn("{task.fields[number]}"))
     columns.append(progress.TimeRemainingColumn())
     console = Console(stderr=True)
     with progress.Progress(*columns, console=console, transient=console.is_terminal) as bar:
-        task = bar.add_task(what, total=total, completed=done, number=float("nan"))
-        yield lambda step, number=0.0: bar.update(task, completed=step, number=number)
+        task = bar.add_task(what, total=total, completed=done, number="")  # none is known before the first step
+        yield lambda step, number=0.0: bar.update(task, completed=step, number=f"{value} {number:.4g}")

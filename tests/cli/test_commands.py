@@ -59,10 +59,11 @@ def test_compare(table: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
     assert (code, err) == (0, "")
     for part in (
         "102 rows, 6 features, 3 classes",
-        "id: left out, it looks like names or free text",
-        "colour: a category of 2 levels",
+        "id: left out: it looks like names or free text",
+        "colour: category, 2 values",
         "1 missing or infinite value filled by the median",
         "1 row left out, without a label",
+        "class: 3 classes: versicolor 50, setosa 49, virginica 3",
         "kNN accuracy",
         "Best: mahalanobis",
         "over euclidean",
@@ -72,7 +73,7 @@ def test_compare(table: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
     learner, columns = load_model(tmp_path / "out" / "model")
     assert learner.divergence == "mahalanobis"
     assert columns is not None
-    assert len(columns.features) == learner.n_features_in_ == 6
+    assert len(columns.get_feature_names_out().tolist()) == learner.n_features_in_ == 6
 
 
 def test_compare_as_json(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -112,7 +113,7 @@ def test_index_in_faiss_in_both_directions(
     assert columns is not None
     import pandas
 
-    points = columns.encode(pandas.read_csv(table))
+    points = columns.transform(pandas.read_csv(table))
     matrix = learner.pairwise(points)
     for direction, expected in (("query-first", matrix), ("query-second", matrix.T)):
         folder = tmp_path / direction
@@ -150,7 +151,9 @@ def test_learn_what_is_best(tmp_path: Path, capsys: pytest.CaptureFixture[str]) 
     words = ["--dataset", "iris", "--divergence", "auto", "--encoder", "none", *FAST, "-o", tmp_path / "model"]
     code, out, err = run(capsys, "learn", *words)
     assert (code, err) == (0, "")
-    chosen, *rows = out.splitlines()[:4]
+    lines = out.splitlines()
+    place = next(number for number, line in enumerate(lines) if line.startswith("Learned"))
+    chosen, *rows = lines[place : place + 4]
     assert chosen.startswith("Learned auto: '")
     assert sum(row.startswith("*") for row in rows) == 1
     assert {row.split("'")[1] for row in rows} == {"mahalanobis", "nbd", "drift"}
@@ -181,11 +184,11 @@ def test_learn_from_pairs_and_triplets(table: Path, tmp_path: Path, capsys: pyte
         (["compare"], "input must be either a TABLE or --dataset NAME. Got neither"),
         (["compare", "TABLE"], "--label must be the column with the classes, one of id, sepal"),
         (["compare", "TABLE", "--label", "clas"], "Did you mean 'class'"),
-        (["compare", "TABLE", "--label", "id"], "Numbers to predict are learned from pairs"),
+        (["compare", "TABLE", "--label", "id"], "a column of classes, each with several rows. Got 'id' with 103"),
         (["compare", "TABLE", "--label", "class", "--divergence", "nbdd"], "Did you mean 'nbd'"),
         (["compare", "nowhere.csv", "--label", "class"], "TABLE must be a file that exists"),
         (["compare", "--dataset", "wines"], "Did you mean 'wine'"),
-        (["learn", "TABLE"], "what to learn from must be one of --label, --pairs"),
+        (["learn", "TABLE"], "what to learn from must be one of --label, --target, --pairs"),
         (["learn", "TABLE", "--label", "class", "--triplets", "TABLE"], "Got --triplets and --label"),
         (["learn", "TABLE", "--pairs", "TABLE"], "--target must be the column of values"),
         (["learn", "TABLE", "--triplets", "TABLE"], "a table with 3 columns that name rows"),
@@ -226,7 +229,9 @@ def test_table_without_the_columns(model: Path, tmp_path: Path, capsys: pytest.C
     assert "one without 'sepal length (cm)'" in err
 
 
-@pytest.mark.parametrize("command", ["compare", "learn", "index", "search", "cluster", "explore"])
+@pytest.mark.parametrize(
+    "command", ["compare", "learn", "score", "predict", "transform", "index", "search", "cluster", "explore"]
+)
 def test_help_has_an_example(command: str, capsys: pytest.CaptureFixture[str]) -> None:
     code, out, _ = run(capsys, command, "--help")
     assert code == 0
@@ -258,7 +263,14 @@ def test_commands_of_the_page_run(
     for words in commands:
         code, _, err = run(capsys, *words, *shorter.get(words[0], []))
         assert (code, err) == (0, ""), words
-    for file in ("askew-out/report.html", "hits.csv", "clusters.csv", "explorer.html"):
+    for file in (
+        "askew-out/report.html",
+        "predictions.csv",
+        "vectors.csv",
+        "hits.csv",
+        "clusters.csv",
+        "explorer.html",
+    ):
         assert Path(file).is_file()
     run_code(last)
     assert capsys.readouterr().out == "mahalanobis\n"
@@ -320,7 +332,7 @@ def test_orders_to_the_terminal_are_shown_and_not_given(
         texts.append(printed + complained)
     everything = "".join(texts)
     assert (
-        "a\\x1b]0;owned\\x07\\x1b[2J\\r\\x9b31m\\u202egnp.\\u2066\\nall is well: 1 missing or infinite value filled"
+        "a\\x1b]0;owned\\x07\\x1b[2J\\r\\x9b31m\\u202egnp.\\u2066\\nall is well: number; 1 missing or infinite value"
         in texts[0]
     )
     assert "Classes with fewer rows than folds are judged in some folds only: rare (1)." in texts[0]

@@ -32,7 +32,7 @@ def test_all_text_goes_out_at_one_place() -> None:
 def test_help_names_the_commands(capsys: pytest.CaptureFixture[str]) -> None:
     assert called("--help") == 0
     shown = set(capsys.readouterr().out.split())
-    assert {"compare", "learn", "index", "search", "cluster", "explore"} <= shown
+    assert {"compare", "learn", "score", "predict", "transform", "index", "search", "cluster", "explore"} <= shown
     assert not {"reproduce", "report", "bench", "datasets"} & shown
 
 

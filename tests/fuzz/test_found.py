@@ -24,8 +24,9 @@ from askew_paper.rows import Row
 
 import askew
 from askew import io as askew_io
-from askew.cli.tables import Columns, read_frame
+from askew.cli.tables import read_frame
 from askew.clustering.lloyd import total
+from askew.estimators import Columns
 from askew.io import Rows
 
 
@@ -190,9 +191,9 @@ def test_rows_of_a_group_of_one_value_over_and_over(tmp_path: Path, monkeypatch:
 
 def test_columns_of_lists_are_left_out() -> None:
     table = pandas.DataFrame({"a": [1.0, 2.0, 4.0], "list": [np.array([1]), np.array([2, 3]), None]})
-    columns = Columns.of(table)
-    assert columns.features == ["a"]
-    assert "list: left out, its values have parts" in columns.notes
+    columns = Columns().fit(table)
+    assert columns.get_feature_names_out().tolist() == ["a"]
+    assert "list: left out: its values have parts" in columns.notes_
 
 
 # ---------------------------------------------------------------------- published files
@@ -488,8 +489,8 @@ def test_rows_of_different_lengths() -> None:
 
 
 def test_columns_that_describe_nothing() -> None:
-    content = Columns.of(pandas.DataFrame({"a": [1.0, 2.0]})).to_json()
-    assert list(Columns.from_json(content, "file").features) == ["a"]
+    content = Columns().fit(pandas.DataFrame({"a": [1.0, 2.0]})).to_json()
+    assert list(Columns.from_json(content, "file").get_feature_names_out()) == ["a"]
     with pytest.raises(ValueError, match="it does not describe columns"):
         Columns.from_json(content | {"used": []}, "file")
 

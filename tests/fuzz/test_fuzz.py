@@ -78,6 +78,7 @@ def test_groups_are_all_targets() -> None:
     ("error", "words"),
     [
         (ValueError("dim must be positive. Got -1 instead."), ""),
+        (ValueError("TABLE must be a table, but it has no rows."), ""),
         (FileNotFoundError("path must be a file. Got 'x' instead."), ""),
         (ValueError("bad"), "not in words"),
         (KeyError("tree"), "not in words"),

@@ -15,7 +15,7 @@ import pytest
 
 ROOT = Path(__file__).parents[2]
 PAGE = ROOT / "docs" / "dependencies.md"
-EXTRAS = ("dask", "faiss", "images", "metric-learning", "milvus", "onnx", "parquet", "plot")
+EXTRAS = ("dask", "excel", "faiss", "images", "metric-learning", "milvus", "onnx", "parquet", "plot")
 # Licences that let anybody use, change and pass on a program that depends on what is under them.
 FREE = re.compile(
     r"\b(MIT|MIT-CMU|MIT-0|BSD|0BSD|Apache|ISC|ISCL|MPL|Mozilla Public|PSF|Python Software Foundation|Zlib|CC0|"

@@ -202,7 +202,7 @@ def look_at_learned(folder: Path) -> list[Any]:
     """Return the columns and the numbers of the model, which must belong together."""
     learner, columns = load_model(folder / "model")
     assert columns is not None
-    return [columns.features, learner.model_(torch.zeros(1, 2), torch.ones(1, 2)).tolist()]
+    return [columns.get_feature_names_out().tolist(), learner.model_(torch.zeros(1, 2), torch.ones(1, 2)).tolist()]
 
 
 def make_indexed(folder: Path, version: int) -> None:

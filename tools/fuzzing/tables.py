@@ -14,7 +14,8 @@ import numpy as np
 import pandas
 
 from askew import io as askew_io
-from askew.cli.tables import Columns, read_frame
+from askew.cli.tables import read_frame
+from askew.estimators import Columns
 from fuzzing.changes import changed_bytes, changed_json, changed_text, hostile_string
 from fuzzing.targets import Target, check, put
 
@@ -29,6 +30,7 @@ TEXTS = tuple(
         "weight;fruit\n150,5;apple\n?;plum\n12,25;apple\n",
         "a\tb\tc\n1\t2020-01-01\tx\n2\t2021-02-03\ty\n3\tNA\tx\n",
         "x|y\n1|2\n3|4\n",
+        "when;sum;city\n31.12.2021;1.234,5;Bern \n01.02.2021;-999;bern\n03.04.2021;12,5;Zu\u0308rich\n",
         "a\n1\n2\n",
         "a,b,c,d\n" + "".join(f"{i},{i * i % 7},{'xyz'[i % 3]},2020-01-{i + 1:02d}\n" for i in range(12)),
     )
@@ -40,7 +42,7 @@ def run_frame(path: Any, header: bool) -> int:
     frame = read_frame(path, header=header)
     check(len(frame) > 0 and frame.shape[1] > 0, "an empty table")
     check(frame.columns.is_unique, "two columns of one name")
-    points = Columns.of(frame).encode(frame)
+    points = Columns().fit_transform(frame)
     check(points.shape[0] == len(frame) and np.isfinite(points).all(), "points that are not finite")
     return 1
 
@@ -195,9 +197,9 @@ def make_parquet(random: Random) -> Files:
 @functools.cache
 def columns() -> dict[str, Any]:
     frame = pandas.DataFrame(
-        {"size": [1.0, None, 3.0], "colour": list("rrb"), "day": ["2020-01-01"] * 2 + ["2020-01-05"]}
+        {"size": [1.0, None, 3.0], "colour": list("rrb"), "day": ["31.01.2020"] * 2 + ["05.01.2020"]}
     )
-    return Columns.of(frame).to_json()
+    return Columns().fit(frame).to_json()
 
 
 def make_columns(random: Random) -> Files:
@@ -207,9 +209,12 @@ def make_columns(random: Random) -> Files:
 
 def run_columns(case: Files) -> int:
     found = Columns.from_json(askew_io.read_json(case["columns.json"], "columns"), "columns")
-    frame = pandas.DataFrame({"size": [1.0, 2.0], "colour": ["r", "b"], "day": ["2020-01-01", None]})
-    points = found.encode(frame)
-    check(points.shape == (2, len(found.features)) and np.isfinite(points).all(), "points that are not finite")
+    frame = pandas.DataFrame({"size": [1.0, 2.0], "colour": ["r", "b"], "day": ["31.01.2020", None]})
+    points = found.transform(frame)
+    check(
+        points.shape == (2, len(found.get_feature_names_out())) and np.isfinite(points).all(),
+        "points that are not finite",
+    )
     return 1
 
 

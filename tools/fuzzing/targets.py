@@ -18,7 +18,7 @@ __all__ = ["Target", "Wrong", "check", "describe", "generator", "place", "put", 
 # Errors that a user may see, if their message says what must be and what was got.
 REFUSALS = (ValueError, TypeError, KeyError, OSError, FileNotFoundError, IsADirectoryError, NotADirectoryError)
 FORMS = re.compile(
-    r"must be .*\. Got .* instead|line \d+ of .* is damaged: |could not be written"
+    r"must be .*(\. Got .* instead|, but .*\.)|line \d+ of .* is damaged: |could not be written"
     # What scikit-learn says of a table, the same from all estimators.
     r"|Found array with (0 sample|0 feature|dim)|Input .* contains (NaN|infinity)|Expected 2D array, got"
     r"|Complex data not supported|Sample weights must|Unable to convert array of bytes|could not convert string to"

@@ -4,20 +4,31 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from askew import checks, io
 from askew.cli.shell import complain, say
-from askew.cli.tables import LABEL, Columns, check_column, load_bundled, read_frame
+from askew.cli.tables import LABEL, load_bundled, read_frame
+from askew.estimators.cells import alike, as_missing, as_numbers, as_text, changed, decimal_mark, is_text
+from askew.estimators.columns import Columns, check_column
 
 if TYPE_CHECKING:
     from pandas import DataFrame, Series
 
-# The key of the column encoding in the notes of a model or an index.
-COLUMNS = "columns"
+# Keys in the notes of a model or an index: the columns, the column with the classes, that with the numbers to learn
+# from, and these numbers, one for each of the points that the model keeps.
+COLUMNS, LABELS, TARGET, VALUES = "columns", "label", "target", "values"
+# A model in a folder that `askew compare` wrote.
+INNER, MODEL_FILE = "model", "model.json"
+# Classes whose counts are printed, and the number of numeric ones from which they are doubted.
+SHOWN_CLASSES, MANY_CLASSES = 12, 30
+# How the note on a column ends of which there is nothing to say.
+PLAIN = ": number [--category, --drop]"
+# Notes on columns above which plain numbers share a line.
+MANY_NOTES = 30
 
 
 def read_table(path: Path | None, dataset: str | None = None, no_header: bool = False) -> DataFrame:
@@ -25,31 +36,98 @@ def read_table(path: Path | None, dataset: str | None = None, no_header: bool = 
     return load_bundled(dataset) if dataset is not None else read_frame(path or "", header=not no_header)
 
 
-def labelled(table: DataFrame, label: str | None, dataset: str | None) -> tuple[DataFrame, str, list[str]]:
-    """Return the rows that have a label, the name of its column, and notes for the user."""
-    if label is None and dataset is not None:
-        label = LABEL
-    if label is None:
+def fit_columns(
+    table: DataFrame,
+    aside: Mapping[str, str],
+    *,
+    drop: Sequence[str] | None,
+    keep: Sequence[str] | None,
+    category: Sequence[str] | None,
+    number: Sequence[str] | None,
+    date: Sequence[str] | None,
+    na: Sequence[str] | None,
+) -> Columns:
+    """Return the columns of a table, decided on all its rows; those in ``aside`` are no features, and why."""
+    forms = {}
+    for text in date or []:
+        name = text if text in table.columns else text.partition("=")[0]
+        forms[name] = text[len(name) + 1 :] or None
+    dropped = dict.fromkeys([*aside, *(drop or [])])
+    columns = Columns(
+        category=category or [], number=number or [], date=forms, na=na or [], keep=keep or [], drop=list(dropped)
+    ).fit(table)
+    said = {f"{name}: left out, as asked for": f"{name}: {why}" for name, why in aside.items()}
+    columns.notes_ = tuple(said.get(note, note) for note in columns.notes_)
+    return columns
+
+
+def label_column(table: DataFrame, label: str | None, dataset: str | None = None) -> str:
+    """Return the name of the column with the classes."""
+    if label is None and dataset is None:
         columns = ", ".join(map(str, table.columns[:20])) + (", ..." if table.shape[1] > 20 else "")
         raise ValueError(checks.message("--label", f"the column with the classes, one of {columns}", "none"))
-    check_column(table, label, "--label")
-    known = table[label].notna()
-    lost = int((~known).sum())
-    notes = [f"{lost} row{'s' * (lost > 1)} left out, without a label"] if lost else []
-    table = table[known].reset_index(drop=True)
-    classes = table[label].nunique()
-    if classes > 50 and classes > len(table) / 3:
+    return check_column(table, LABEL if label is None else label, "--label")
+
+
+def classes_of(
+    values: Series, na: Sequence[str] = (), least: int = 2
+) -> tuple[NDArray[np.bool_], NDArray[np.str_], list[str]]:
+    """Return which rows have a label, their labels as text, of at least so many classes, and notes for the user.
+
+    Labels are the same for 1 and 1.0, whatever their types; spaces around them are removed and Unicode is normalised.
+    """
+    values = as_missing(values, na)
+    texts = as_text(values)
+    known = texts.notna().to_numpy()
+    label, lost, cleaned = values.name, int((~known).sum()), changed(values[known], texts[known])
+    if not known.any():
+        raise ValueError(checks.message("--label", "a column with labels", f"{label!r}, which is empty in all rows"))
+    notes = [f"{_rows(lost)} left out, without a label"] if lost else []
+    if cleaned:
+        notes += [f"{cleaned} label{'s' * (cleaned > 1)} stripped of spaces or normalised"]
+    labels = np.array(texts[known].tolist())
+    names, counts = np.unique(labels, return_counts=True)
+    numeric = values.dtype.kind in "iuf"
+    if len(names) < least:
+        must, got = "a column with at least two classes", f"{label!r} with one, {str(names[0])!r}"
+        raise ValueError(checks.message("--label", must, got, "Was the table filtered by class?"))
+    if len(names) > 50 and len(names) > len(labels) / 3:
         must = "a column of classes, each with several rows"
-        got = f"{label!r} with {classes} different values in {len(table)} rows"
-        hint = "Numbers to predict are learned from pairs: see askew learn --pairs."
-        raise ValueError(checks.message("--label", must, got, hint))
-    return table, label, notes
+        got = f"{label!r} with {len(names)} different values in {len(labels)} rows"
+        hint = f"Learn from numbers by: askew learn TABLE --target {label}"
+        raise ValueError(checks.message("--label", must, got, hint if numeric else ""))
+    order = sorted(zip(-counts, names, strict=True))
+    listed = ", ".join(f"{name} {-count}" for count, name in order[:SHOWN_CLASSES])
+    notes += [f"{label}: {len(names)} classes: {listed}{', ...' if len(names) > SHOWN_CLASSES else ''}"]
+    notes += (
+        [f"Classes that differ only by case: {', '.join(alike(names)[:3])}. Are they the same?"] if alike(names) else []
+    )
+    if numeric and len(names) > MANY_CLASSES:
+        notes += [
+            f"{len(names)} classes that are numbers: to learn from their values, use askew learn --target {label}"
+        ]
+    return known, labels, notes
 
 
-def as_classes(values: Series) -> NDArray[np.str_]:
-    """Return labels as text, the same for 1 and 1.0, whatever their types."""
-    whole = values.dtype.kind == "f" and (values % 1 == 0).all()
-    return np.array([str(int(value)) if whole else str(value) for value in values])
+def _rows(number: int) -> str:
+    return f"{number} row{'s' * (number > 1)}"
+
+
+def targets_of(values: Series, na: Sequence[str] = ()) -> tuple[NDArray[np.bool_], NDArray[np.float64], list[str]]:
+    """Return which rows have a number to learn from, these numbers, and notes for the user."""
+    values = as_missing(values, na)
+    present = as_text(values).dropna() if is_text(values) else values.dropna()
+    mark = decimal_mark(present) if is_text(values) and len(present) else "."
+    numbers = as_numbers(values, mark or ".")
+    known = np.isfinite(numbers)
+    if mark is None or len(np.unique(numbers[known])) < 3:
+        got = f"{values.name!r} with {len(np.unique(numbers[known]))} different numbers in {len(values)} rows"
+        raise ValueError(checks.message("--target", "a column of numbers", got, "Classes are for --label."))
+    lost = int((~known).sum())
+    notes = [f"{_rows(lost)} left out, without a number in {values.name}"] if lost else []
+    numbers = numbers[known]
+    low, middle, high = np.quantile(numbers, [0, 0.5, 1])
+    return known, numbers, [*notes, f"{values.name}: from {low:.4g} to {high:.4g}, median {middle:.4g}"]
 
 
 def names_of(table: DataFrame, column: str | None) -> list[str]:
@@ -82,11 +160,37 @@ def numbers_of(frame: DataFrame, names: list[str], size: int, option: str) -> ND
 
 def load_model(folder: Path) -> tuple[Any, Columns | None]:
     """Return a model, and how it encodes tables if that was saved with it."""
+    model, columns, _ = load_all(folder)
+    return model, columns
+
+
+def load_all(folder: Path) -> tuple[Any, Columns | None, dict[str, Any]]:
+    """Return a model, its columns and all of its notes; the folder may be one that ``askew compare`` wrote."""
+    if not (folder / MODEL_FILE).exists() and (folder / INNER / MODEL_FILE).exists():
+        folder = folder / INNER
     model, notes = io.load_with_notes(folder)
     if not callable(getattr(model, "as_divergence", None)):
         must = "a folder of a divergence or a learner"
         raise ValueError(checks.message("MODEL", must, f"{str(folder)!r} with a {type(model).__name__}"))
-    return model, columns_in(notes, folder)
+    return model, columns_in(notes, folder), notes
+
+
+class Opened(NamedTuple):
+    """A model, and the rows of a table as its points."""
+
+    model: Any
+    columns: Columns | None
+    notes: dict[str, Any]
+    frame: DataFrame
+    points: NDArray[np.float64]
+    names: list[str]
+
+
+def load_and_read(folder: Path, file: Path, name: str | None, no_header: bool) -> Opened:
+    """Return a model, a table that it is applied to, and the points and the names of the rows."""
+    model, columns, notes = load_all(folder)
+    frame = read_table(file, None, no_header)
+    return Opened(model, columns, notes, frame, points_for(columns, frame, dim_of(model)), names_of(frame, name))
 
 
 def dim_of(model: Any) -> int | None:
@@ -108,7 +212,7 @@ def points_for(columns: Columns | None, table: DataFrame, dim: int | None) -> ND
     if columns is not None:
         for note in columns.unseen(table):
             complain(note)
-        return columns.encode(table)
+        return columns.transform(table)
     numbers = table.select_dtypes("number")
     if dim is not None and numbers.shape[1] != dim:
         must = f"a table with {dim} columns of numbers, as many as the model has features"
@@ -121,7 +225,22 @@ def points_for(columns: Columns | None, table: DataFrame, dim: int | None) -> ND
     return points
 
 
+def condensed(notes: Sequence[str]) -> list[str]:
+    """Return notes about columns, with those that say nothing but "number" in one line if there are many."""
+    plain = [note.removesuffix(PLAIN) for note in notes if note.endswith(PLAIN)]
+    if len(notes) <= MANY_NOTES or len(plain) < 3:
+        return list(notes)
+    line = f"{', '.join(plain[:3])} and {len(plain) - 3} other columns: numbers [--category, --drop]"
+    return [*(note for note in notes if not note.endswith(PLAIN)), line]
+
+
 def tell(notes: Sequence[str], quiet: bool) -> None:
-    """Print notes about the columns."""
+    """Print notes about the rows and columns."""
     for note in notes:
         say(f"  {note}", quiet)
+
+
+def tell_replaced(places: Sequence[Path], quiet: bool) -> None:
+    """Print which of the files and folders that will be written are there already."""
+    there = [str(place.parent if place.suffix == ".json" else place) for place in places if place.exists()]
+    say(f"Replaces {' and '.join(there)}, there from an earlier run.", quiet or not there)

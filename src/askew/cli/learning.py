@@ -29,6 +29,10 @@ def _compare(
     steps: Annotated[int | None, typer.Option(help="Steps of each training; few for a quick look.")] = None,
     drop: options.Drop = None,
     keep: options.Keep = None,
+    category: options.Category = None,
+    number: options.Number = None,
+    date: options.Date = None,
+    na: options.Na = None,
     no_header: options.NoHeader = False,
     seed: options.Seed = 0,
     jobs: Annotated[int | None, typer.Option(help="Parallel trainings.", show_default="one per core")] = None,
@@ -41,19 +45,23 @@ def _compare(
     """
     options.check_source(file, dataset)
     names = options.divergence_names(divergence)
+    if folds < 2:
+        raise ValueError(message("--folds", "at least 2", folds))
     from askew import io
     from askew.cli import inputs
     from askew.cli.comparison import SCORES, compare
     from askew.cli.report import write_comparison
-    from askew.cli.tables import Columns
     from askew.estimators import DivergenceLearner
 
     frame = inputs.read_table(file, dataset, no_header)
-    frame, label, notes = inputs.labelled(frame, label, dataset)
-    columns = Columns.of(frame, drop=[label, *(drop or [])], keep=keep or [])
-    points, labels = columns.encode(frame), inputs.as_classes(frame[label])
+    label = inputs.label_column(frame, label, dataset)
+    chosen = {"drop": drop, "keep": keep, "category": category, "number": number, "date": date, "na": na}
+    columns = inputs.fit_columns(frame, {label: "the classes"}, **chosen)
+    known, labels, notes = inputs.classes_of(frame[label], na or ())
+    points = columns.transform(frame)[known]
     io.writable_folder(output, "-o")  # fails now, not after the training
-    notes += columns.notes
+    inputs.tell_replaced([output / MODEL / inputs.MODEL_FILE, output / REPORT], json)
+    notes += inputs.condensed(columns.notes_)
     source = str(dataset or file)
     size = f"{len(points)} rows, {points.shape[1]} features, {len(set(labels))} classes"
     say(f"{source}: {size}", json)
@@ -64,7 +72,7 @@ def _compare(
     encoder = None if best == "euclidean" else "auto"
     learner = DivergenceLearner(best, encoder=encoder, steps=steps, random_state=seed, progress=progress)
     learner.fit(points, labels)
-    io.save(learner, output / MODEL, notes={inputs.COLUMNS: columns.to_json()})
+    io.save(learner, output / MODEL, notes={inputs.COLUMNS: columns.to_json(), inputs.LABELS: label})
     report = write_comparison(
         output / REPORT,
         board,
@@ -72,7 +80,7 @@ def _compare(
         points,
         labels,
         title=f"Divergences for {Path(source).name}",
-        feature_names=columns.features,
+        feature_names=columns.get_feature_names_out().tolist(),
         notes=[f"{source}: {size}.", *notes],
         settings={"seed": seed, "folds": folds, "steps": "by the table" if steps is None else steps, "label": label},
     )
@@ -99,7 +107,10 @@ def _learn(
     file: options.TableFile = None,
     label: Annotated[str | None, typer.Option(help="Column with the classes.")] = None,
     pairs: Annotated[Path | None, typer.Option(help="Table of pairs of rows of TABLE, with --target.")] = None,
-    target: Annotated[str | None, typer.Option(help="Column of --pairs with the values of D(first, second).")] = None,
+    target: Annotated[
+        str | None, typer.Option(help="Column of numbers to learn from; with --pairs, its values of D(first, second).")
+    ] = None,
+    bins: Annotated[int | None, typer.Option(help="Learn --target by so many classes, not by differences.")] = None,
     triplets: Annotated[Path | None, typer.Option(help="Table of rows of TABLE: anchor, nearer, farther.")] = None,
     dataset: options.Dataset = None,
     divergence: Annotated[
@@ -114,31 +125,41 @@ def _learn(
     steps: Annotated[int | None, typer.Option(help="Steps of the training.", show_default="by the table")] = None,
     drop: options.Drop = None,
     keep: options.Keep = None,
+    category: options.Category = None,
+    number: options.Number = None,
+    date: options.Date = None,
+    na: options.Na = None,
     no_header: options.NoHeader = False,
     seed: options.Seed = 0,
     output: Annotated[Path, typer.Option("-o", "--output", help="Folder for the model.")] = Path(MODEL),
     json: options.Json = False,
 ) -> None:
-    """Learn a divergence from classes, pairs or triplets."""
+    """Learn a divergence from classes, numbers, pairs or triplets."""
     given = [option for option, value in (("--pairs", pairs), ("--triplets", triplets)) if value is not None]
-    if label is not None or (dataset is not None and not given):
+    if label is not None or (dataset is not None and not given and target is None):
         given.append("--label")
+    if target is not None and pairs is None:
+        given.append("--target")
     if len(given) != 1:
-        must = "one of --label, --pairs (with --target) and --triplets"
+        must = "one of --label, --target, --pairs (with --target) and --triplets"
         raise ValueError(message("what to learn from", must, " and ".join(given) or "none"))
     divergence = divergence or ("auto" if pairs is not None else "nbd")
     check_name(divergence, ("auto", *options.LEARNED, *options.CLOSED), "--divergence")
     check_name(encoder, ("auto", "none", "mlp", "two-sided"), "--encoder")
     options.check_source(file, dataset)
-    for path in (pairs, triplets):
+    if bins is not None and (given != ["--target"] or bins < 2):
+        raise ValueError(message("--bins", "at least 2, and given with --target", bins))
+    for option, path in (("--pairs", pairs), ("--triplets", triplets)):
         if path is not None:
-            options.check_file(path)
+            options.check_file(path, option)
     import numpy as np
 
     from askew import io
     from askew.cli import inputs
-    from askew.cli.tables import Columns, check_column, read_frame
+    from askew.cli.tables import read_frame
+    from askew.cli.targets import learn_target
     from askew.estimators import DivergenceLearner, PairRegressor, TripletLearner
+    from askew.estimators.columns import check_column
 
     frame = inputs.read_table(file, dataset, no_header)
     settings: dict[str, Any] = {
@@ -149,38 +170,56 @@ def _learn(
         "progress": False if json else None,
     }
     io.writable_folder(output, "-o")  # fails now, not after the training
+    inputs.tell_replaced([output / inputs.MODEL_FILE], json)
     notes: list[str] = []
-    dropped = list(drop or [])
+    kept: dict[str, Any] = {}
+    scores: dict[str, float] = {}
+    choice = ""
     learner: DivergenceLearner | PairRegressor | TripletLearner
+    aside = {} if name is None else {name: "the names of the rows"}
+    column: Any = None
     if given == ["--label"]:
-        frame, label, notes = inputs.labelled(frame, label, dataset)
-        dropped.insert(0, label)
-    elif name is not None:
-        dropped.insert(0, name)
-    names = inputs.names_of(frame, name) if given != ["--label"] else []
-    columns = Columns.of(frame, drop=dropped, keep=keep or [])
-    notes += columns.notes
+        column = inputs.label_column(frame, label, dataset)
+        aside[column], kept = "the classes", {inputs.LABELS: column}
+    elif given == ["--target"]:
+        column = check_column(frame, str(target), "--target")
+        aside[column] = "the numbers to learn from"
+    names = inputs.names_of(frame, name) if column is None else []
+    chosen = {"drop": drop, "keep": keep, "category": category, "number": number, "date": date, "na": na}
+    columns = inputs.fit_columns(frame, aside, **chosen)
+    points: Any = columns.transform(frame)
+    truth: Any = None
+    if column is not None:
+        supervision: Any = inputs.classes_of if given == ["--label"] else inputs.targets_of
+        known, truth, notes = supervision(frame[column], na or ())
+        points = points[known]
+    notes += inputs.condensed(columns.notes_)
+    say(f"{dataset or file}: {len(points)} rows, {points.shape[1]} features", json)
     inputs.tell(notes, json)
-    points = columns.encode(frame)
     if pairs is not None:
         others = read_frame(pairs)
         if target is None:
             must = f"the column of values, one of {', '.join(others.columns)}"
             raise ValueError(message("--target", must, "none"))
-        values = others[check_column(others, target, "--target")].to_numpy(dtype=np.float64)
+        wanted = others[check_column(others, target, "--target")].to_numpy(dtype=np.float64)
         rows = inputs.numbers_of(others.drop(columns=target), names, 2, "--pairs")
-        learner = PairRegressor(**settings).fit(points[rows], values)
+        learner = PairRegressor(**settings).fit(points[rows], wanted)
     elif triplets is not None:
         rows = inputs.numbers_of(read_frame(triplets), names, 3, "--triplets")
         learner = TripletLearner(**settings).fit(points[rows])
+    elif given == ["--target"]:
+        learner, numbers, scores, choice = learn_target(points, truth, bins=bins, **settings)
+        kept = {inputs.TARGET: column, inputs.VALUES: numbers.tolist()}
     else:
-        learner = DivergenceLearner(**settings).fit(points, inputs.as_classes(frame[label]))
-    io.save(learner, output, notes={inputs.COLUMNS: columns.to_json()})
+        learner = DivergenceLearner(**settings).fit(points, truth)
+    io.save(learner, output, notes={inputs.COLUMNS: columns.to_json(), **kept})
+    choice = choice or learner.choice_
     if json:
-        found = {"model": str(output), "divergence": divergence, "choice": learner.choice_}
-        print_json(found | {"features": columns.features, "columns": notes})
+        found: dict[str, Any] = {"model": str(output), "divergence": divergence, "choice": choice}
+        found |= {"r2": scores} if scores else {}
+        print_json(found | {"features": columns.get_feature_names_out().tolist(), "columns": notes})
         return
-    say(f"Learned {divergence}: {learner.choice_}", lines=True)
+    say(f"Learned {divergence}: {choice}", lines=True)
     say(f"Model: {output}")
     _say_next(learner, output)
 
@@ -190,4 +229,4 @@ def _say_next(learner: Any, folder: Path) -> None:
     from askew.explorer import can_show
 
     explore = f"askew explore {folder}   or   " if can_show(learner.model_) else ""
-    say(f"Next: {explore}askew index {folder} ITEMS -o index")
+    say(f"Next: {explore}askew index {folder} ITEMS -o index   or   askew score {folder} TEST-TABLE")

@@ -26,14 +26,26 @@ CLOSED = (
 # What is compared by default: nothing learned, a linear map, two other learners, and ours.
 USUAL = ("euclidean", "mahalanobis", "deep-div", "pbdl", "nbd")
 # Files that are tables.
-ENDINGS = (".csv", ".tsv", ".txt", ".parquet", ".npy", ".npz")
+ENDINGS = (".csv", ".tsv", ".txt", ".csv.gz", ".tsv.gz", ".txt.gz", ".xlsx", ".parquet", ".npy", ".npz")
 
 TableFile = Annotated[
-    Path | None, typer.Argument(metavar="TABLE", help="CSV, TSV, Parquet, .npz or .npy.", show_default=False)
+    Path | None,
+    typer.Argument(
+        metavar="TABLE",
+        help="CSV, TSV, Excel, Parquet, .npz or .npy; - for CSV from standard input.",
+        show_default=False,
+    ),
 ]
 Dataset = Annotated[str | None, typer.Option(help=f"Example table in place of TABLE: {', '.join(DATASETS)}.")]
 Drop = Annotated[list[str] | None, typer.Option(help="Column to leave out; may be repeated.")]
 Keep = Annotated[list[str] | None, typer.Option(help="Column to use even if it looks like names; may be repeated.")]
+Category = Annotated[list[str] | None, typer.Option(help="Column whose values are categories; may be repeated.")]
+Number = Annotated[list[str] | None, typer.Option(help="Column whose values are numbers; may be repeated.")]
+Date = Annotated[
+    list[str] | None,
+    typer.Option(metavar="COLUMN[=FORMAT]", help="Column of dates, such as signup=%d.%m.%Y; may be repeated."),
+]
+Na = Annotated[list[str] | None, typer.Option(help="Value that means missing, such as -999; may be repeated.")]
 NoHeader = Annotated[bool, typer.Option("--no-header", help="The first line of TABLE has values, not column names.")]
 Json = Annotated[bool, typer.Option("--json", help="Print JSON for programs.")]
 Seed = Annotated[int, typer.Option(help="Random seed.")]
@@ -62,13 +74,27 @@ def check_source(path: Path | None, dataset: str | None) -> None:
         check_name(dataset, DATASETS, "--dataset")
 
 
-def check_file(path: str | os.PathLike[str]) -> Path:
-    """Return the path of a file that exists and has the ending of a table."""
+def table_ending(path: Path) -> str:
+    """Return the ending that tells the format of a file, both parts of ``.csv.gz``.
+
+    Examples
+    --------
+    >>> table_ending(Path("2021.sales.CSV.gz")), table_ending(Path("sales.v2.csv"))
+    ('.csv.gz', '.csv')
+    """
+    ending = path.suffix.lower()
+    return Path(path.stem).suffix.lower() + ending if ending == ".gz" else ending
+
+
+def check_file(path: str | os.PathLike[str], what: str = "TABLE") -> Path:
+    """Return the path of a file that exists and has the ending of a table; ``-`` is standard input."""
     place, shown = Path(path), repr(str(path))
+    if str(path) == "-":
+        return place
     if not place.is_file():
         hint = "It is a folder: name a file in it." if place.is_dir() else "Check the name."
-        raise FileNotFoundError(message("TABLE", "a file that exists", shown, hint))
-    if place.suffix.lower() not in ENDINGS:
+        raise FileNotFoundError(message(what, "a file that exists", shown, hint))
+    if table_ending(place) not in ENDINGS:
         must = f"a file that ends in {', '.join(ENDINGS)}"
-        raise ValueError(message("TABLE", must, shown, "Save the table as CSV."))
+        raise ValueError(message(what, must, shown, "Save the table as CSV."))
     return place

@@ -46,11 +46,9 @@ def _index(
     from askew.io import writable_folder
     from askew.search import ExactIndex, FaissIndex
 
-    learned, columns = inputs.load_model(model)
-    frame = inputs.read_table(file, None, no_header)
-    items = inputs.points_for(columns, frame, inputs.dim_of(learned))
-    names = inputs.names_of(frame, name)
+    learned, columns, _, _, items, names = inputs.load_and_read(model, file, name, no_header)
     writable_folder(output, "-o")
+    inputs.tell_replaced([output / "index.json"], json)
     index: ExactIndex | FaissIndex
     if kind == "exact":
         index = ExactIndex(learned, direction)
@@ -88,6 +86,8 @@ def _search(
     queries = inputs.points_for(columns, frame, None)
     asked = inputs.names_of(frame, name)
     items = _names_in(opened.notes, index, len(opened))
+    if k > len(opened):
+        raise ValueError(message("-k", f"at most {len(opened)}, the number of items", k))
     values, places = opened.search(queries, k)
     hits = [
         (query, rank, items[place], float(value))
@@ -95,17 +95,7 @@ def _search(
         for rank, (place, value) in enumerate(zip(row, divergences, strict=True), start=1)
         if place >= 0
     ]
-    header = ("query", "rank", "item", "divergence")
-    if output is not None:
-        _write_csv(output, header, hits)
-    if json:
-        print_json({"direction": opened.direction, "hits": [dict(zip(header, hit, strict=True)) for hit in hits]})
-        return
-    table(header, [(query, str(rank), item, f"{value:.6g}") for query, rank, item, value in hits[:SHOWN]])
-    if len(hits) > SHOWN:
-        say(f"... and {len(hits) - SHOWN} more" + ("; all are in the file." if output else "; -o writes all."))
-    if output is not None:
-        say(f"{len(hits)} hits in {output}.")
+    put_out("hits", ("query", "rank", "item", "divergence"), hits, output, json, {"direction": opened.direction})
 
 
 @app.command("cluster", epilog="Example: askew cluster askew-out/model customers.csv -k 5 -o clusters.csv")
@@ -124,14 +114,11 @@ def _cluster(
     from askew.cli import inputs
     from askew.clustering import BregmanKMeans
 
-    learned, columns = inputs.load_model(model)
-    frame = inputs.read_table(file, None, no_header)
-    points = inputs.points_for(columns, frame, inputs.dim_of(learned))
-    names = inputs.names_of(frame, name)
+    learned, _, _, _, points, names = inputs.load_and_read(model, file, name, no_header)
     kmeans = BregmanKMeans(k, divergence=learned, n_init=5, random_state=seed).fit(points)
     clusters = [(row, int(label)) for row, label in zip(names, kmeans.labels_, strict=True)]
     if output is not None:
-        _write_csv(output, ("row", "cluster"), clusters)
+        write_csv(output, ("row", "cluster"), clusters, json)
     members = [[row for row, label in clusters if label == number] for number in range(k)]
     if json:
         rows = [{"row": row, "cluster": label} for row, label in clusters]
@@ -159,7 +146,7 @@ def _explore(
     On the page you drag a point and see its neighbours, in both directions.
     """
     if data is not None:
-        options.check_file(data)
+        options.check_file(data, "--data")
     elif label is not None:
         raise ValueError(message("--label", "given with --data", "without"))
     from askew.cli import inputs
@@ -170,11 +157,12 @@ def _explore(
     if data is not None:
         frame = inputs.read_table(data, None, no_header)
         if label is not None:
-            frame, label, _ = inputs.labelled(frame, label, None)
-            labels = [str(value) for value in frame[label]]
+            known, classes, _ = inputs.classes_of(frame[inputs.label_column(frame, label)], least=1)
+            frame, labels = frame[known], classes.tolist()
         points = inputs.points_for(columns, frame, inputs.dim_of(learned))
-    features = None if columns is None else columns.features
+    features = None if columns is None else columns.get_feature_names_out().tolist()
     title = f"{model.name}: the learned divergence"
+    inputs.tell_replaced([output], json)
     path = write_explorer(learned, output, points, labels, feature_names=features, title=title)
     if json:
         print_json({"explorer": str(path)})
@@ -195,11 +183,35 @@ def _names_in(notes: Mapping[str, Any], folder: Path, count: int) -> list[str]:
     return names
 
 
-def _write_csv(path: Path, header: Sequence[str], rows: Sequence[Sequence[object]]) -> None:
+def put_out(
+    what: str,
+    header: Sequence[str],
+    rows: Sequence[Sequence[Any]],
+    output: Path | None,
+    json: bool,
+    about: Mapping[str, Any] | None = None,
+) -> None:
+    """Write rows to a file, and print them: the first ones for people, all for programs."""
+    if output is not None:
+        write_csv(output, header, rows, json)
+    if json:
+        print_json(dict(about or {}) | {what: [dict(zip(header, row, strict=True)) for row in rows]})
+        return
+    table(header, [[f"{cell:.6g}" if isinstance(cell, float) else str(cell) for cell in row] for row in rows[:SHOWN]])
+    if len(rows) > SHOWN:
+        say(f"... and {len(rows) - SHOWN} more" + ("; all are in the file." if output else "; -o writes all."))
+    if output is not None:
+        say(f"{len(rows)} {what} in {output}.")
+
+
+def write_csv(path: Path, header: Sequence[str], rows: Sequence[Sequence[object]], quiet: bool) -> None:
+    """Write a table to a file, which is replaced as a whole."""
     import pandas
 
+    from askew.cli.inputs import tell_replaced
     from askew.io import atomic_write
 
+    tell_replaced([path], quiet)
     try:
         with atomic_write(path) as temporary:
             pandas.DataFrame(rows, columns=list(header)).to_csv(temporary, index=False, lineterminator="\n")

@@ -1,9 +1,19 @@
-"""Learners with the interface of scikit-learn."""
+"""Learners and the encoding of tables, with the interface of scikit-learn."""
 
 from askew.estimators.base import FitWarning
+from askew.estimators.columns import Columns
+from askew.estimators.judging import Column
 from askew.estimators.labels import DivergenceLearner
 from askew.estimators.neighbors import DivergenceNeighborsClassifier
 from askew.estimators.pairs import PairRegressor
 from askew.estimators.triplets import TripletLearner
 
-__all__ = ["DivergenceLearner", "DivergenceNeighborsClassifier", "FitWarning", "PairRegressor", "TripletLearner"]
+__all__ = [
+    "Column",
+    "Columns",
+    "DivergenceLearner",
+    "DivergenceNeighborsClassifier",
+    "FitWarning",
+    "PairRegressor",
+    "TripletLearner",
+]

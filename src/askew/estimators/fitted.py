@@ -21,6 +21,19 @@ from askew.search import ExactIndex
 BLOCK_ENTRIES = 1 << 24
 
 
+def table_for_numpy(X: Any, owner: str) -> Any:
+    """Return a table that numpy can convert; the error for a frame with text says how to encode it."""
+    for name in X.columns if hasattr(X, "columns") and hasattr(X, "iloc") else ():
+        if X[name].dtype.kind not in "biuf":
+            try:
+                X[name].astype(float)
+            except (ValueError, TypeError):
+                got = f"column {name!r} of {X[name].dtype}, with {str(X[name].iloc[0])[:40]!r}"
+                hint = f"Encode its columns: make_pipeline(askew.Columns(), askew.{owner}())."
+                raise ValueError(checks.message(f"X of {owner}", "a table of numbers", got, hint)) from None
+    return for_numpy(X, f"X of {owner}")
+
+
 class FittedLearner(BaseEstimator):  # type: ignore[misc]
     """The methods of a learner that use what it has learned."""
 
@@ -166,7 +179,7 @@ class FittedLearner(BaseEstimator):  # type: ignore[misc]
     def _points(self, X: ArrayLike) -> Tensor:
         """Return a table as float64 points after scikit-learn's checks."""
         check_is_fitted(self, "divergence_")
-        whole = for_numpy(X, f"X of {type(self).__name__}")
+        whole = table_for_numpy(X, type(self).__name__)
         return as_points(validate_data(self, whole, reset=False, dtype=np.float64, order="C"))
 
     def _tuples(self, tuples: ArrayLike, size: int, reset: bool = False) -> Tensor:

@@ -19,6 +19,7 @@ from askew.divergences import Divergence
 from askew.encoders import as_points, for_numpy
 from askew.estimators.base import BaseLearner, Data
 from askew.estimators.choice import Candidate
+from askew.estimators.fitted import table_for_numpy
 from askew.estimators.plans import Plan, label_plan
 
 # At most so many rows are held out to compare models on.
@@ -87,7 +88,7 @@ class DivergenceLearner(TransformerMixin, BaseLearner):  # type: ignore[misc]
         """Learn from points and their labels, ``(n, dim), (n,)``."""
         self._check_choices()
         owner = type(self).__name__
-        X, y = for_numpy(X, f"X of {owner}"), for_numpy(y, f"y of {owner}")
+        X, y = table_for_numpy(X, owner), for_numpy(y, f"y of {owner}")
         array, labels = validate_data(self, X, y, dtype=np.float64, order="C")
         with warnings.catch_warnings():  # many small classes are the rule in metric learning
             warnings.filterwarnings("ignore", "The number of unique classes", UserWarning)

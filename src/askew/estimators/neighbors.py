@@ -12,6 +12,7 @@ from sklearn.utils.validation import check_is_fitted, validate_data
 from askew import checks
 from askew.divergences import Embedded
 from askew.encoders import as_points, for_numpy
+from askew.estimators.fitted import table_for_numpy
 from askew.estimators.labels import DivergenceLearner
 
 
@@ -55,7 +56,7 @@ class DivergenceNeighborsClassifier(ClassifierMixin, BaseEstimator):  # type: ig
         if self.learner is not None and not isinstance(self.learner, DivergenceLearner):
             got = type(self.learner).__name__
             raise TypeError(checks.message(f"learner of {owner}", "a DivergenceLearner or None", got))
-        X, y = for_numpy(X, f"X of {owner}"), for_numpy(y, f"y of {owner}")
+        X, y = table_for_numpy(X, owner), for_numpy(y, f"y of {owner}")
         validate_data(self, X, y, dtype=np.float64)
         learner = DivergenceLearner() if self.learner is None else clone(self.learner)
         self.learner_: DivergenceLearner = learner.fit(X, y)

@@ -29,9 +29,11 @@ MODULES = {f"{start}.{name}": (module, name) for (start, module), names in NAMES
 ESTIMATORS = {
     "BregmanKMeans": ("askew.clustering", "BregmanKMeans"),
     "BregmanMixture": ("askew.clustering", "BregmanMixture"),
+    "Columns": ("askew.estimators", "Columns"),
     "DivergenceLearner": ("askew.estimators", "DivergenceLearner"),
     "DivergenceNeighborsClassifier": ("askew.estimators", "DivergenceNeighborsClassifier"),
     "PairRegressor": ("askew.estimators", "PairRegressor"),
+    "Pipeline": ("sklearn.pipeline", "Pipeline"),
     "TripletLearner": ("askew.estimators", "TripletLearner"),
 }
 HISTORY = {"History": ("askew.training", "History")}

@@ -35,10 +35,10 @@ def save(
     temporary files of killed processes are removed; other files are left alone.
 
     You can save divergences, potentials and encoders of askew, with common layers of ``torch.nn`` and with your own
-    subclasses of them; estimators; a :class:`~askew.training.History`; dicts of numbers, strings and tensors. An
-    encoder of any other class is saved by its weights; pass it to :func:`load` again. Numbers and dtypes are kept bit
-    for bit, as are frozen parameters and the training mode of modules. Not kept: hooks, devices, and attributes set by
-    hand that are no constructor argument.
+    subclasses of them; estimators, and pipelines of scikit-learn made of them; a :class:`~askew.training.History`;
+    dicts of numbers, strings and tensors. An encoder of any other class is saved by its weights; pass it to
+    :func:`load` again. Numbers and dtypes are kept bit for bit, as are frozen parameters and the training mode of
+    modules. Not kept: hooks, devices, and attributes set by hand that are no constructor argument.
 
     Parameters
     ----------
@@ -189,7 +189,9 @@ class _Packer:
     numbers: dict[int, int] = field(default_factory=dict)
 
     def pack(self, model: object) -> Any:
-        if not isinstance(model, (nn.Module, resolve("History", HISTORY), dict)) and not _is_estimator(model):
+        if not isinstance(model, (nn.Module, resolve("History", HISTORY), dict)) and not (
+            _is_estimator(model) or _is_pipeline(model)
+        ):
             must = "a divergence, an encoder, an estimator, a History or a dict"
             raise TypeError(checks.message("model of save", must, type(model).__name__))
         tensors, content = flatten(model, self.special)
@@ -207,6 +209,8 @@ class _Packer:
             return {"module": self.number(value)}
         if isinstance(value, resolve("History", HISTORY)):
             return {"history": asdict(value)}
+        if _is_pipeline(value):
+            return {"estimator": "Pipeline", "parameters": {"steps": value.steps}, "fitted": {}}  # type: ignore[attr-defined]
         if _is_estimator(value):
             estimator: Any = value
             skipped = set(getattr(value, "recomputed", ()))
@@ -240,6 +244,11 @@ def _unwrapped(model: object) -> object:
     if isinstance(model, nn.Module) and "_orig_mod" in model._modules:
         return _unwrapped(model._modules["_orig_mod"])
     return model
+
+
+def _is_pipeline(value: object) -> bool:
+    # By its name: scikit-learn is not imported to save a divergence.
+    return (type(value).__module__, type(value).__name__) == ("sklearn.pipeline", "Pipeline")
 
 
 def _is_estimator(value: object) -> bool:
@@ -295,7 +304,7 @@ class _Unpacker:
         given = {cls.__name__: cls for cls in self.classes}
         known = checks.check_name(name, {**given, **ESTIMATORS}, f"the class of the estimator in {self.shown}")
         cls: Any = resolve(known, ESTIMATORS) or given[known]
-        if not set(fitted) <= set(cls.saved_attributes):
+        if not set(fitted) <= set(getattr(cls, "saved_attributes", ())):
             raise ValueError(damaged(self.shown, "its estimator has other attributes than this askew knows"))
         result = cls(**parameters)
         for attribute, value in fitted.items():

@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import gzip
+import io
+import sys
+import zipfile
 from pathlib import Path
 
 import numpy as np
@@ -182,16 +186,86 @@ def test_objects_are_not_unpickled(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("name", "content", "words"),
     [
-        ("a.csv", "", "a table as .csv files have it"),
-        ("a.csv", "a,b\n", "an empty one"),
+        ("a.csv", "", "a table with rows and columns. Got an empty file instead"),
+        ("a.csv", "\n\n", "Got an empty file instead"),
+        ("a.csv", "a,b\n", "Got a header without rows: a, b instead"),
         ("a.csv", "a,b\n1,2,3,4\n1\n5,6,7,8,9,9\n", "a table as .csv files have it"),
-        ("a.xlsx", "x", "a file that ends in .csv"),
+        ("a.xls", "x", "a file that ends in .csv"),
+        ("a.gz", "x", "a file that ends in .csv"),
+        ("a.csv.gz", "x", "reading it failed: it is no whole gzip file"),
         ("a.npz", "x", "a table as .npz files have it"),
     ],
 )
 def test_what_is_no_table(tmp_path: Path, name: str, content: str, words: str) -> None:
     with pytest.raises(ValueError, match=words):
         read_frame(write(tmp_path, name, content))
+
+
+def test_packed_text(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    content = gzip.compress("größe;ort\n1,5;Zürich\n".encode())
+    file = write(tmp_path, "a.CSV.gz", content)
+    assert read_frame(file).to_dict("list") == {"größe": [1.5], "ort": ["Zürich"]}
+    tabs = write(tmp_path, "a.tsv.gz", gzip.compress(b"a,b\tc\n1\t2\n"))
+    assert read_frame(tabs).to_dict("list") == {"a,b": [1], "c": [2]}
+    with pytest.raises(ValueError, match="reading it failed: it is no whole gzip file"):
+        read_frame(write(tmp_path, "b.csv.gz", content[:-9]))
+    monkeypatch.setattr("askew.cli.tables.reading.MOST_TEXT", 1000)
+    with pytest.raises(ValueError, match="bytes that unpack to more than"):
+        read_frame(write(tmp_path, "c.csv.gz", gzip.compress(b"a\n" + b"1\n" * 100_000)))
+
+
+def test_standard_input(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("sys.stdin", io.TextIOWrapper(io.BytesIO("ort;x\nZürich;1,5\n".encode("latin-1"))))
+    assert read_frame("-").to_dict("list") == {"ort": ["Zürich"], "x": [1.5]}
+    monkeypatch.setattr("sys.stdin", io.TextIOWrapper(io.BytesIO(b"")))
+    with pytest.raises(ValueError, match=r"TABLE '-' must be a table with rows and columns\. Got an empty file"):
+        read_frame("-")
+
+
+SHEET = (
+    '<worksheet xmlns="http://schemas.openxmlformats.org/spreadsheetml/2006/main"><sheetData><row r="1"><c r="A1" '
+    't="inlineStr"><is><t>ort</t></is></c><c r="B1" t="inlineStr"><is><t>x</t></is></c></row><row r="2"><c r="A2" '
+    't="inlineStr"><is><t>Zürich</t></is></c><c r="B2"><v>1.5</v></c></row></sheetData></worksheet>'
+)
+
+
+def workbook(path: Path) -> Path:
+    """Write a workbook with one sheet of two columns and one row."""
+    relation = "http://schemas.openxmlformats.org/officeDocument/2006/relationships"
+    package = "http://schemas.openxmlformats.org/package/2006"
+    parts = {
+        "[Content_Types].xml": f'<Types xmlns="{package}/content-types"/>',
+        "_rels/.rels": f'<Relationships xmlns="{package}/relationships"><Relationship Id="rId1" '
+        f'Type="{relation}/officeDocument" Target="xl/workbook.xml"/></Relationships>',
+        "xl/workbook.xml": '<workbook xmlns="http://schemas.openxmlformats.org/spreadsheetml/2006/main" '
+        f'xmlns:r="{relation}"><sheets><sheet name="a" sheetId="1" r:id="rId1"/></sheets></workbook>',
+        "xl/_rels/workbook.xml.rels": f'<Relationships xmlns="{package}/relationships"><Relationship Id="rId1" '
+        f'Type="{relation}/worksheet" Target="worksheets/sheet1.xml"/></Relationships>',
+        "xl/worksheets/sheet1.xml": SHEET,
+    }
+    with zipfile.ZipFile(path, "w") as archive:
+        for name, text in parts.items():
+            archive.writestr(name, text)
+    return path
+
+
+def test_excel(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    pytest.importorskip("python_calamine")
+    file = workbook(tmp_path / "a.xlsx")
+    assert read_frame(file).to_dict("list") == {"ort": ["Zürich"], "x": [1.5]}
+    assert read_frame(file, header=False)["x0"].tolist() == ["ort", "Zürich"]
+    with pytest.raises(ValueError, match=r"a table as \.xlsx files have it, but reading it failed"):
+        read_frame(write(tmp_path, "b.xlsx", "no workbook"))
+    monkeypatch.setattr("askew.cli.tables.reading.MOST_TEXT", 10)
+    monkeypatch.setattr("askew.cli.tables.reading.MOST_PACKED", 0)
+    with pytest.raises(ValueError, match="bytes that unpack to more than"):
+        read_frame(file)
+
+
+def test_excel_without_its_extra(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "python_calamine", None)
+    with pytest.raises(ImportError, match=r'pip install "askew\[excel\]"'):
+        read_frame(write(tmp_path, "a.xlsx", "x"))
 
 
 def test_missing_file_and_folder(tmp_path: Path) -> None:

@@ -1,6 +1,5 @@
-"""Tables in files, and the encoding of their columns as features."""
+"""Tables in files, and the columns that a command takes from them."""
 
-from askew.cli.tables.columns import Column, Columns, check_column
 from askew.cli.tables.reading import LABEL, load_bundled, read_frame
 
-__all__ = ["LABEL", "Column", "Columns", "check_column", "load_bundled", "read_frame"]
+__all__ = ["LABEL", "load_bundled", "read_frame"]

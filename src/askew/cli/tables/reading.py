@@ -1,12 +1,17 @@
-"""Tables from files (CSV, TSV, Parquet, .npy and .npz), and example tables."""
+"""Tables from files (CSV, TSV, Excel, Parquet, .npy and .npz) or standard input, and example tables."""
 
 from __future__ import annotations
 
 import codecs
+import gzip
 import os
 import re
+import sys
 import warnings
+import zipfile
+import zlib
 from collections.abc import Callable, Sequence
+from io import BytesIO, TextIOWrapper
 from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -14,7 +19,7 @@ from typing import TYPE_CHECKING, Any
 from numpy.typing import NDArray
 
 from askew import checks, io
-from askew.cli.options import DATASETS, check_file
+from askew.cli.options import DATASETS, check_file, table_ending
 
 if TYPE_CHECKING:
     from pandas import DataFrame
@@ -29,8 +34,10 @@ MISSING = ("?", "-", "--", ".")
 NUMBER = r"(?:^|;)\s*[-+]?\d*{}\d+(?:[eE][-+]?\d+)?\s*(?:;|$)"
 # Errors of readers on files that are damaged or of another kind; MemoryError on one that declares a huge size.
 DAMAGE = (ValueError, TypeError, KeyError, NotImplementedError, RuntimeError, MemoryError, OverflowError)
-# Bytes of text that a Parquet file may unpack to however small it is: equal values take no room in it.
+# Bytes of text that a packed file may unpack to however small it is: equal values take no room in it.
 MOST_TEXT = 1 << 28
+# Times its size that a larger packed text may unpack to; tables of numbers unpack to 2 to 10 times.
+MOST_PACKED = 50
 # From this size on, a Parquet file may unpack to any amount of text.
 SMALL_FILE = 1 << 24
 
@@ -62,13 +69,14 @@ def read_frame(path: str | os.PathLike[str], *, header: bool = True) -> DataFram
     r"""Return a table from a file as it is; nothing is encoded or left out, and nothing in the file is run.
 
     CSV and TSV: columns are separated by comma, semicolon, tab or bar; text is UTF-8, UTF-16 with a byte order mark,
-    or else Latin-1. Parquet needs ``pip install "askew[parquet]"``. ``.npy``: a matrix, with columns
+    or else Latin-1, and may be packed (``.csv.gz``). Excel (``.xlsx``, its first sheet) needs ``pip install
+    "askew[excel]"``, Parquet ``pip install "askew[parquet]"``. ``.npy``: a matrix, with columns
     ``x0``, ``x1``, ... ``.npz``: a vector is a column of its name, a matrix several, its name with a number.
 
     Parameters
     ----------
     path
-        The file; its ending tells the format.
+        The file; its ending tells the format. ``-`` reads CSV from standard input.
     header
         Whether the first line of a text file has the names of the columns. Without, they are ``x0``, ``x1``, ...
 
@@ -89,14 +97,15 @@ def read_frame(path: str | os.PathLike[str], *, header: bool = True) -> DataFram
     1     NaN   plum
     """
     place = check_file(path)
-    what, ending = f"TABLE {str(path)!r}", place.suffix.lower()
+    what, ending = f"TABLE {str(path)!r}", table_ending(place)
     try:
         frame = READERS[ending](place, header)
     except DAMAGE as error:
-        got = " ".join(str(error).split())[:200]
-        raise ValueError(checks.message(what, f"a table as {ending} files have it", got)) from error
+        why = " ".join(str(error).split())[:200]
+        must = f"a table as {ending} files have it" if str(path) != "-" else "a table as CSV files have it"
+        raise ValueError(checks.message(what, must, but=f"reading it failed: {why}")) from error
     if len(frame) == 0 or frame.shape[1] == 0:
-        raise ValueError(checks.message(what, "a table with rows and columns", "an empty one"))
+        raise ValueError(checks.message(what, "a table with rows and columns", _empty(frame)))
     frame.columns = [str(name).strip() for name in frame.columns]
     twice = frame.columns[frame.columns.duplicated()]
     if len(twice):
@@ -104,24 +113,45 @@ def read_frame(path: str | os.PathLike[str], *, header: bool = True) -> DataFram
     return frame
 
 
+def _empty(frame: DataFrame) -> str:
+    return f"a header without rows: {', '.join(map(str, frame.columns[:5]))}" if frame.shape[1] else "an empty file"
+
+
 def _text(path: Path, header: bool) -> DataFrame:
     import pandas
 
-    with path.open("rb") as file:
-        marked = file.read(2) in (codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)
+    source: Path | bytes = path
+    if str(path) == "-":
+        source = sys.stdin.buffer.read()
+    elif path.suffix.lower() == ".gz":
+        try:
+            with gzip.open(path) as packed:
+                source = packed.read(_most(path) + 1)
+        except (OSError, EOFError, zlib.error) as error:
+            raise ValueError(f"it is no whole gzip file ({error})") from error
+        _check_unpacked(len(source), path)
+
+    def opened() -> Any:
+        return BytesIO(source) if isinstance(source, bytes) else source.open("rb")
+
+    with opened() as file:
+        start = file.read(2)
+    if not start:
+        return pandas.DataFrame()
+    marked = start in (codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)
     for encoding in ("utf-16",) if marked else ("utf-8-sig", "latin-1"):
         try:
-            with path.open(encoding=encoding) as file:
+            with TextIOWrapper(opened(), encoding=encoding) as file:
                 lines = list(islice(iter(lambda: file.readline(1 << 20), ""), 100))
             first = lines[0] if lines else ""
             if "\x00" in first:
                 hint = "save it as UTF-8"
                 raise ValueError(f"it has zero bytes, as UTF-16 without a byte order mark has; {hint}")
-            separator = "\t" if path.suffix.lower() == ".tsv" else max(SEPARATORS, key=first.count)
-            with warnings.catch_warnings():
+            separator = "\t" if table_ending(path)[:4] == ".tsv" else max(SEPARATORS, key=first.count)
+            with warnings.catch_warnings(), opened() as file:
                 warnings.simplefilter("error", pandas.errors.ParserWarning)  # of rows longer than the header
                 frame = pandas.read_csv(
-                    path,
+                    file,
                     sep=separator,
                     header=0 if header else None,
                     index_col=False,
@@ -134,12 +164,43 @@ def _text(path: Path, header: bool) -> DataFrame:
         except pandas.errors.ParserWarning:
             hint = "give each column a name in the first line"
             raise ValueError(f"its rows have more cells than its header; {hint}") from None
+        except pandas.errors.EmptyDataError:  # line breaks alone
+            return pandas.DataFrame()
         except UnicodeError:
             continue
         if not header:
             frame.columns = [f"x{number}" for number in frame.columns]
         return frame
     raise ValueError("its byte order mark says UTF-16, which it is not")  # Latin-1 reads every byte
+
+
+def _most(path: Path) -> int:
+    return max(MOST_TEXT, MOST_PACKED * path.stat().st_size)
+
+
+def _check_unpacked(size: int, path: Path) -> None:
+    """Refuse a packed file that unpacks to far more than a table would."""
+    if size > _most(path):
+        raise ValueError(f"it has {path.stat().st_size} bytes that unpack to more than {_most(path)}")
+
+
+def _excel(path: Path, header: bool) -> DataFrame:
+    """Return the first sheet."""
+    checks.optional_import("python_calamine", "excel", "Reading .xlsx")
+    import pandas
+    from python_calamine import CalamineError
+
+    try:
+        with zipfile.ZipFile(path) as archive:
+            _check_unpacked(sum(part.file_size for part in archive.infolist()), path)
+        frame: DataFrame = pandas.read_excel(
+            path, header=0 if header else None, na_values=list(MISSING), engine="calamine"
+        )
+    except (zipfile.BadZipFile, CalamineError, IndexError) as error:
+        raise ValueError(str(error)) from error
+    if not header:
+        frame.columns = [f"x{number}" for number in frame.columns]
+    return frame
 
 
 def _decimal_commas(lines: Sequence[str]) -> bool:
@@ -222,6 +283,11 @@ READERS: dict[str, Callable[[Path, bool], DataFrame]] = {
     ".csv": _text,
     ".tsv": _text,
     ".txt": _text,
+    ".csv.gz": _text,
+    ".tsv.gz": _text,
+    ".txt.gz": _text,
+    "": _text,  # of standard input
+    ".xlsx": _excel,
     ".parquet": _parquet,
     ".npy": lambda path, _: _columns({"x": io.read_array(path)}),
     ".npz": lambda path, _: _columns(io.read_arrays(path)),
