@@ -11,7 +11,13 @@ _PACKAGES: dict[str, tuple[str, ...]] = {
     "clustering": ("BregmanKMeans", "BregmanMixture"),
     "divergences": ("Bregman", "Divergence", "Embedded", "NeuralBregman", "make", "names"),
     "encoders": (),
-    "estimators": ("DivergenceLearner", "DivergenceNeighborsClassifier", "PairRegressor", "TripletLearner"),
+    "estimators": (
+        "DivergenceLearner",
+        "DivergenceNeighborsClassifier",
+        "PairRegressor",
+        "RelevanceLearner",
+        "TripletLearner",
+    ),
     "explorer": (),
     "io": ("export", "load", "save"),
     "losses": (),
@@ -34,6 +40,7 @@ __all__ = [
     "History",
     "NeuralBregman",
     "PairRegressor",
+    "RelevanceLearner",
     "TrainingDivergedError",
     "TripletLearner",
     "__version__",
@@ -78,7 +85,13 @@ if TYPE_CHECKING:
     )
     from askew.clustering import BregmanKMeans, BregmanMixture
     from askew.divergences import Bregman, Divergence, Embedded, NeuralBregman, make, names
-    from askew.estimators import DivergenceLearner, DivergenceNeighborsClassifier, PairRegressor, TripletLearner
+    from askew.estimators import (
+        DivergenceLearner,
+        DivergenceNeighborsClassifier,
+        PairRegressor,
+        RelevanceLearner,
+        TripletLearner,
+    )
     from askew.io import export, load, save
     from askew.training import History, TrainingDivergedError, fit
 else:

@@ -4,6 +4,14 @@ from askew.estimators.base import FitWarning
 from askew.estimators.labels import DivergenceLearner
 from askew.estimators.neighbors import DivergenceNeighborsClassifier
 from askew.estimators.pairs import PairRegressor
+from askew.estimators.relevance import RelevanceLearner
 from askew.estimators.triplets import TripletLearner
 
-__all__ = ["DivergenceLearner", "DivergenceNeighborsClassifier", "FitWarning", "PairRegressor", "TripletLearner"]
+__all__ = [
+    "DivergenceLearner",
+    "DivergenceNeighborsClassifier",
+    "FitWarning",
+    "PairRegressor",
+    "RelevanceLearner",
+    "TripletLearner",
+]

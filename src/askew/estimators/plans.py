@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from askew.losses import AllTriplets, Listwise, Loss, Regression, TripletMargin
+from askew.losses import AllTriplets, GradedSoftmax, Listwise, Loss, Regression, TripletMargin
 
 # Rows below which a table is small: it is learned with smaller steps and with a smoother encoder.
 SMALL = 300
@@ -57,3 +57,8 @@ def triplet_plan(encoder: bool, n: int) -> Plan:
     """Return the plan for triplets."""
     batch = min(1000, max(32, n))
     return Plan(TripletMargin(margin=1.0), max(500, 10 * -(-n // batch)), batch, 1e-2 if encoder else 3e-2)
+
+
+def relevance_plan(encoder: bool, n: int) -> Plan:
+    """Return the plan for clicks of n queries: batches of up to 128 queries."""
+    return Plan(GradedSoftmax(), 600, min(128, n), 3e-3 if encoder else 3e-2)

@@ -31,6 +31,7 @@ ESTIMATORS = {
     "DivergenceLearner": ("askew.estimators", "DivergenceLearner"),
     "DivergenceNeighborsClassifier": ("askew.estimators", "DivergenceNeighborsClassifier"),
     "PairRegressor": ("askew.estimators", "PairRegressor"),
+    "RelevanceLearner": ("askew.estimators", "RelevanceLearner"),
     "TripletLearner": ("askew.estimators", "TripletLearner"),
 }
 HISTORY = {"History": ("askew.training", "History")}
