@@ -18,6 +18,8 @@ if TYPE_CHECKING:
 
 # The key of the column encoding in the notes of a model or an index.
 COLUMNS = "columns"
+# The key of the encoding of queries, where they have other columns than items.
+QUERY_COLUMNS = "query columns"
 
 
 def read_table(path: Path | None, dataset: str | None = None, no_header: bool = False) -> DataFrame:
@@ -95,9 +97,9 @@ def dim_of(model: Any) -> int | None:
     return None if dim is None else int(dim)
 
 
-def columns_in(notes: Mapping[str, Any], folder: Path) -> Columns | None:
+def columns_in(notes: Mapping[str, Any], folder: Path, key: str = COLUMNS) -> Columns | None:
     """Return the column encoding from the notes of a model or an index; None without one."""
-    return Columns.from_json(notes[COLUMNS], repr(str(folder))) if COLUMNS in notes else None
+    return Columns.from_json(notes[key], repr(str(folder))) if key in notes else None
 
 
 def points_for(columns: Columns | None, table: DataFrame, dim: int | None) -> NDArray[np.float64]:

@@ -101,9 +101,15 @@ def _learn(
     pairs: Annotated[Path | None, typer.Option(help="Table of pairs of rows of TABLE, with --target.")] = None,
     target: Annotated[str | None, typer.Option(help="Column of --pairs with the values of D(first, second).")] = None,
     triplets: Annotated[Path | None, typer.Option(help="Table of rows of TABLE: anchor, nearer, farther.")] = None,
+    relevance: Annotated[
+        Path | None, typer.Option(help="Table of clicks: query, item[, grade], with --queries and --items.")
+    ] = None,
+    queries: Annotated[Path | None, typer.Option(help="Table of queries, in place of TABLE.")] = None,
+    items: Annotated[Path | None, typer.Option(help="Table of items, in place of TABLE.")] = None,
     dataset: options.Dataset = None,
     divergence: Annotated[
-        str | None, typer.Option(metavar="auto|NAME", help="Divergence to learn.", show_default="nbd; auto of pairs")
+        str | None,
+        typer.Option(metavar="auto|NAME", help="Divergence to learn.", show_default="nbd; auto of pairs and clicks"),
     ] = None,
     encoder: Annotated[
         str, typer.Option(metavar="auto|none|mlp|two-sided", help="Network in front of it, or one for each point.")
@@ -119,18 +125,23 @@ def _learn(
     output: Annotated[Path, typer.Option("-o", "--output", help="Folder for the model.")] = Path(MODEL),
     json: options.Json = False,
 ) -> None:
-    """Learn a divergence from classes, pairs or triplets."""
-    given = [option for option, value in (("--pairs", pairs), ("--triplets", triplets)) if value is not None]
+    """Learn a divergence from classes, pairs, triplets or clicks."""
+    tables = (("--pairs", pairs), ("--triplets", triplets), ("--relevance", relevance))
+    given = [option for option, value in tables if value is not None]
     if label is not None or (dataset is not None and not given):
         given.append("--label")
     if len(given) != 1:
-        must = "one of --label, --pairs (with --target) and --triplets"
+        must = "one of --label, --pairs (with --target), --triplets and --relevance"
         raise ValueError(message("what to learn from", must, " and ".join(given) or "none"))
-    divergence = divergence or ("auto" if pairs is not None else "nbd")
+    divergence = divergence or ("nbd" if pairs is None and relevance is None else "auto")
     check_name(divergence, ("auto", *options.LEARNED, *options.CLOSED), "--divergence")
     check_name(encoder, ("auto", "none", "mlp", "two-sided"), "--encoder")
-    options.check_source(file, dataset)
-    for path in (pairs, triplets):
+    if relevance is None:
+        options.check_source(file, dataset)
+    elif file is not None or dataset is not None or queries is None or items is None:
+        got = "TABLE" if file is not None or dataset is not None else "only one of them or none"
+        raise ValueError(message("input with --relevance", "--queries FILE and --items FILE", got))
+    for path in (pairs, triplets, relevance, queries, items):
         if path is not None:
             options.check_file(path)
     import numpy as np
@@ -140,7 +151,6 @@ def _learn(
     from askew.cli.tables import Columns, check_column, read_frame
     from askew.estimators import DivergenceLearner, PairRegressor, TripletLearner
 
-    frame = inputs.read_table(file, dataset, no_header)
     settings: dict[str, Any] = {
         "divergence": divergence,
         "encoder": None if encoder == "none" else encoder,
@@ -149,6 +159,23 @@ def _learn(
         "progress": False if json else None,
     }
     io.writable_folder(output, "-o")  # fails now, not after the training
+    if relevance is not None and queries is not None and items is not None:
+        from askew.cli.relevance import learn_relevance
+
+        paths = relevance, queries, items
+        named = {"name": name, "drop": drop or [], "keep": keep or [], "quiet": json}
+        learned = learn_relevance(paths, output, settings, **named)
+        if json:
+            told = {"model": str(output), "divergence": divergence, "choice": learned.learner.choice_}
+            print_json(told | {"ndcg@10": learned.scores, "features": learned.columns.features, "notes": learned.notes})
+            return
+        say(f"Learned {divergence}: {learned.learner.choice_}", lines=True)
+        if learned.scores:
+            say(learned.sentence())
+        say(f"Model: {output}")
+        _say_next(learned.learner, output)
+        return
+    frame = inputs.read_table(file, dataset, no_header)
     notes: list[str] = []
     dropped = list(drop or [])
     learner: DivergenceLearner | PairRegressor | TripletLearner

@@ -127,9 +127,8 @@ def relevance_per_query(
         scores["recall"][query] = float(((last - first) / size).mean())
         nearest = before == before.min()
         s, t, r = int(before.min()), int(size[nearest][0]), int(nearest.sum())
-        scores["mrr"][query] = float(
-            _first_place(t, r, min(t - r + 1, max(0, places - s))) @ inverse[s : s + t - r + 1]
-        )
+        chances = _first_place(t, r, min(t - r + 1, max(0, places - s)))
+        scores["mrr"][query] = float(chances @ inverse[s : s + len(chances)])
     return scores
 
 
