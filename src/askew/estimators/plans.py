@@ -61,4 +61,4 @@ def triplet_plan(encoder: bool, n: int) -> Plan:
 
 def relevance_plan(encoder: bool, n: int) -> Plan:
     """Return the plan for clicks of n queries: batches of up to 128 queries."""
-    return Plan(GradedSoftmax(), 600, min(128, n), 3e-3 if encoder else 3e-2)
+    return Plan(GradedSoftmax(), 500, min(128, n), 3e-3 if encoder else 3e-2)

@@ -28,7 +28,7 @@ from askew.training import History, fit
 logger = logging.getLogger("askew")
 
 # Judged items of each query in a batch, and random items.
-LISTED, SAMPLED = 8, 512
+LISTED, SAMPLED = 4, 256
 # Models are compared by NDCG at this place, on at most so many queries and about so many items.
 PLACES, COMPARED_QUERIES, COMPARED_ITEMS = 10, 300, 20_000
 # Entries of the largest block of divergences that a score takes at a time.
