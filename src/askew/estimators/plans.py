@@ -60,5 +60,6 @@ def triplet_plan(encoder: bool, n: int) -> Plan:
 
 
 def relevance_plan(encoder: bool, n: int) -> Plan:
-    """Return the plan for clicks of n queries: batches of up to 128 queries."""
-    return Plan(GradedSoftmax(), 500, min(128, n), 3e-3 if encoder else 3e-2)
+    """Return the plan for clicks of n queries: at least 500 steps and 20 epochs, batches of up to 128 queries."""
+    batch = min(128, n)
+    return Plan(GradedSoftmax(), max(500, 20 * -(-n // batch)), batch, 3e-3 if encoder else 1e-2)
