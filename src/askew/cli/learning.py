@@ -163,8 +163,7 @@ def _learn(
         from askew.cli.relevance import learn_relevance
 
         paths = relevance, queries, items
-        named = {"name": name, "drop": drop or [], "keep": keep or [], "quiet": json}
-        learned = learn_relevance(paths, output, settings, **named)
+        learned = learn_relevance(paths, output, settings, name=name, drop=drop or [], keep=keep or [], quiet=json)
         if json:
             told = {"model": str(output), "divergence": divergence, "choice": learned.learner.choice_}
             print_json(told | {"ndcg@10": learned.scores, "features": learned.columns.features, "notes": learned.notes})

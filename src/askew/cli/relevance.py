@@ -15,7 +15,7 @@ from askew import checks, io, metrics
 from askew.cli import inputs
 from askew.cli.tables import Columns, check_column, read_frame
 from askew.estimators import RelevanceLearner
-from askew.estimators.judgements import grades_of
+from askew.estimators.judgements import grades_of, judgement_columns
 
 if TYPE_CHECKING:
     from pandas import DataFrame, Series
@@ -89,20 +89,12 @@ def learn_relevance(
 
 def _judgements(clicks: DataFrame, names: dict[str, list[str]]) -> NDArray[np.float64]:
     """Return rows of queries, rows of items and grades, ``(n, 3)``."""
-    given = [str(column) for column in clicks.columns]
-    chosen = [column for column in ("query", "item", "grade") if column in given]
-    if chosen[:2] != ["query", "item"]:
-        chosen = given if len(given) in (2, 3) else []
-    if not chosen:
-        must = "a table with the columns query, item and, optionally, grade"
-        raise ValueError(checks.message("--relevance", must, ", ".join(given)))
-    rows = [
-        _rows(clicks[column], names[side], side) for column, side in zip(chosen[:2], ("queries", "items"), strict=True)
-    ]
+    places = judgement_columns([str(column) for column in clicks.columns], "--relevance")
+    rows = [_rows(clicks.iloc[:, place], names[side], side) for place, side in zip(places, NAMING, strict=False)]
     grades = np.ones(len(clicks))
-    if len(chosen) == 3:
+    if len(places) == 3:
         try:
-            grades = clicks[chosen[2]].to_numpy(dtype=np.float64)
+            grades = clicks.iloc[:, places[2]].to_numpy(dtype=np.float64)
         except (TypeError, ValueError) as error:
             raise ValueError(checks.message("grades in --relevance", "numbers", str(error))) from None
     result = np.stack([*rows, grades], 1)
@@ -114,13 +106,9 @@ def _rows(values: Series, names: list[str], side: str) -> NDArray[np.int64]:
     places = {name: number for number, name in enumerate(names)}
     unknown = next((str(value) for value in values if str(value) not in places), None)
     if unknown is not None:
-        columns = ", ".join(NAMING[side])
-        hint = (
-            f"Rows are called by --id, else by a column {columns} of the table if there is one, else by number from 0."
-        )
-        raise ValueError(
-            checks.message(f"values in --relevance that name {side}", "rows there are", repr(unknown), hint)
-        )
+        what, columns = f"values in --relevance that name {side}", ", ".join(NAMING[side])
+        hint = f"They are values of --id, else of a column {columns} if there is one, else row numbers from 0."
+        raise ValueError(checks.message(what, "rows there are", repr(unknown), hint))
     return np.array([places[str(value)] for value in values], dtype=np.int64)
 
 

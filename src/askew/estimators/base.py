@@ -35,8 +35,8 @@ ROWS_TO_CHECK, CHECKED_SHARE, CHECKED_ROWS = 1000, 0.05, 500
 # A training that failed is repeated with this share of its learning rate and with clipped gradients.
 GENTLER, CLIP = 0.1, 1.0
 
-# Points, pairs or triplets, and what is known about them.
-Data = tuple[Tensor, ...]
+# Points, pairs or triplets, and what is known about them; or queries, items and grades.
+Data = tuple[Any, ...]
 
 
 class FitWarning(UserWarning):

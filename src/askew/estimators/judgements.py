@@ -61,16 +61,22 @@ def grades_of(judgements: Any, n_queries: int, n_items: int, owner: str) -> spar
     return matrix
 
 
+def judgement_columns(names: list[str], what: str) -> list[int]:
+    """Return where a table has queries, items and, if it has them, grades: by name, else two or three in this order."""
+    named = [names.index(name) for name in ("query", "item", "grade") if name in names]
+    if {"query", "item"} <= set(names):
+        return named
+    if len(names) not in (2, 3):
+        must = "a table with the columns query, item and, optionally, grade"
+        raise ValueError(checks.message(what, must, ", ".join(names)))
+    return list(range(len(names)))
+
+
 def _columns(judgements: Any, what: str) -> list[NDArray[Any]]:
     must = "(query row, item row[, grade]): an array (n, 2) or (n, 3), a tuple of arrays (n,), or a data frame"
     if hasattr(judgements, "columns") and hasattr(judgements, "to_numpy"):
         names = [str(name) for name in judgements.columns]
-        chosen = [name for name in ("query", "item", "grade") if name in names]
-        if chosen[:2] != ["query", "item"]:
-            chosen = names if len(names) in (2, 3) else []
-        if not chosen:
-            raise ValueError(checks.message(what, f"{must} with columns query, item and grade", ", ".join(names)))
-        return [judgements.iloc[:, names.index(name)].to_numpy() for name in chosen]
+        return [judgements.iloc[:, place].to_numpy() for place in judgement_columns(names, what)]
     if isinstance(judgements, tuple) and len(judgements) in (2, 3):
         parts = [np.asarray(for_numpy(part, what)) for part in judgements]
         if all(part.ndim == 1 for part in parts):
@@ -182,4 +188,5 @@ class RelevanceBatches:
         floor = 0.25 * judged.data.mean()
         order = np.lexsort((-np.log(random.random(len(rows))) / (judged.data + floor), rows))
         number = np.arange(len(rows)) - judged.indptr[rows]  # lexsort keeps the queries together
-        return order[number < self.listed]
+        drawn: Rows = order[number < self.listed]
+        return drawn

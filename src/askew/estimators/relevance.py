@@ -263,7 +263,8 @@ class RelevanceLearner(BaseLearner):
         return scalings[0](data[0]), scalings[1](data[1]), data[2]
 
     def _points_to_keep(self, data: Data) -> Tensor:
-        return data[1]
+        items: Tensor = data[1]
+        return items
 
     def _batches(self, data: Data, batch_size: int, seed: int) -> RelevanceBatches:
         queries, items, grades = data
@@ -277,7 +278,7 @@ class RelevanceLearner(BaseLearner):
         choice = super()._choice_without_comparison(n, dims)
         if dims[0] == dims[1] or self.encoder != "auto" or hasattr(self.divergence, "encoder"):
             return choice
-        divergence = self.divergence
+        divergence: str | Divergence = self.divergence
         if divergence == "auto":
             if choice is None:
                 return None
