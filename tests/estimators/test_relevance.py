@@ -128,7 +128,7 @@ def test_two_sides_take_points_of_different_sizes() -> None:
 
 def test_auto_chooses_by_held_out_queries() -> None:
     learner = RelevanceLearner(steps=60, random_state=0).fit(QUERIES, ITEMS, CLICKS)
-    assert len(learner.validation_) == 9
+    assert len(learner.validation_) == 6
     assert "NDCG@10 on 24 held-out queries" in learner.choice_
     few = RelevanceLearner(steps=20, random_state=0).fit(QUERIES[:9], ITEMS, CLICKS[CLICKS[:, 0] < 9])
     assert few.choice_ == "'nbd', no encoder: 9 queries are too few to hold out some (50 are needed)"

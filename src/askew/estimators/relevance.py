@@ -51,8 +51,8 @@ class RelevanceLearner(BaseLearner):
     Parameters
     ----------
     divergence
-        As in :class:`DivergenceLearner`. ``"auto"`` compares ``mahalanobis``, ``nbd`` and ``drift`` by the NDCG@10 of
-        held-out queries; all of them can be put into an engine. A divergence that cannot is announced before it is
+        As in :class:`DivergenceLearner`. ``"auto"`` compares ``nbd`` and ``drift`` by the NDCG@10 of held-out queries;
+        both of them can be put into an engine. A divergence that cannot is announced before it is
         trained.
     encoder
         ``"auto"``, None, ``"mlp"`` or a module as in :class:`DivergenceLearner`, or ``"two-sided"``: a perceptron for
@@ -91,6 +91,9 @@ class RelevanceLearner(BaseLearner):
     """
 
     saved_attributes: ClassVar[tuple[str, ...]] = (*BaseLearner.saved_attributes, "n_item_features_in_")
+    # Short trainings favour a Mahalanobis distance, which learns fast and ends behind (.77 to .89, .63 to .83 NDCG@10 on
+    # validation tasks); the quadratic term of the NBD is one.
+    _candidates = ("nbd", "drift")
     _rows = "queries"
     _rows_to_hold_out = 50
     _score_name = "NDCG@10 on {} held-out queries"
