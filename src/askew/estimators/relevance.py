@@ -91,8 +91,8 @@ class RelevanceLearner(BaseLearner):
     """
 
     saved_attributes: ClassVar[tuple[str, ...]] = (*BaseLearner.saved_attributes, "n_item_features_in_")
-    # Short trainings favour a Mahalanobis distance, which learns fast and ends behind (.77 to .89, .63 to .83 NDCG@10 on
-    # validation tasks); the quadratic term of the NBD is one.
+    # Short trainings favour a Mahalanobis distance, which learns fast and ends behind (NDCG@10 of .77 to .89 and of .63
+    # to .83 on validation tasks); the quadratic term of the NBD is one.
     _candidates = ("nbd", "drift")
     _rows = "queries"
     _rows_to_hold_out = 50
