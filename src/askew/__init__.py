@@ -11,7 +11,14 @@ _PACKAGES: dict[str, tuple[str, ...]] = {
     "clustering": ("BregmanKMeans", "BregmanMixture"),
     "divergences": ("Bregman", "Divergence", "Embedded", "NeuralBregman", "make", "names"),
     "encoders": (),
-    "estimators": ("Columns", "DivergenceLearner", "DivergenceNeighborsClassifier", "PairRegressor", "TripletLearner"),
+    "estimators": (
+        "Columns",
+        "DivergenceLearner",
+        "DivergenceNeighborsClassifier",
+        "PairRegressor",
+        "RelevanceLearner",
+        "TripletLearner",
+    ),
     "explorer": (),
     "io": ("export", "load", "save"),
     "losses": (),
@@ -35,6 +42,7 @@ __all__ = [
     "History",
     "NeuralBregman",
     "PairRegressor",
+    "RelevanceLearner",
     "TrainingDivergedError",
     "TripletLearner",
     "__version__",
@@ -84,6 +92,7 @@ if TYPE_CHECKING:
         DivergenceLearner,
         DivergenceNeighborsClassifier,
         PairRegressor,
+        RelevanceLearner,
         TripletLearner,
     )
     from askew.io import export, load, save

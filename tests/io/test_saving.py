@@ -617,10 +617,12 @@ def test_every_estimator_predicts_the_same_afterwards(tmp_path: Path, name: str)
     rows = generator.normal(size=(60, 4))
     labels = np.where(rows[:, 0] > 0, "right", "left")
     pairs, triplets = rows[:40].reshape(20, 2, 4), rows.reshape(20, 3, 4)
+    nearest = np.stack([np.arange(60), np.abs(rows[:, :1] - rows[:, 0]).argsort(1)[:, 1]], 1)
     data: dict[str, tuple[Any, ...]] = {
         "DivergenceLearner": (rows, labels),
         "DivergenceNeighborsClassifier": (rows, labels),
         "PairRegressor": (pairs, np.abs(pairs[:, 0] - pairs[:, 1]).sum(1)),
+        "RelevanceLearner": (rows, rows, nearest),
         "TripletLearner": (triplets,),
     }
     if name not in data:

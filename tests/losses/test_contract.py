@@ -15,6 +15,7 @@ from askew.losses import (
     AllTriplets,
     Contrastive,
     ContrastivePairs,
+    GradedSoftmax,
     HardTriplets,
     LabelLoss,
     Listwise,
@@ -29,7 +30,7 @@ from askew.losses import (
 LABEL_LOSSES = (AllTriplets, HardTriplets, SemiHardTriplets, Contrastive, Listwise)
 PAIR_LOSSES = (Regression, ContrastivePairs)
 VALUE_LOSSES = (*PAIR_LOSSES, TripletMargin)
-KINDS = {LabelLoss: LABEL_LOSSES, PairLoss: PAIR_LOSSES, TripletLoss: (TripletMargin,)}
+KINDS = {LabelLoss: LABEL_LOSSES, PairLoss: PAIR_LOSSES, TripletLoss: (TripletMargin,), Loss: (GradedSoftmax,)}
 
 
 def points(*shape: int) -> Tensor:

@@ -29,6 +29,8 @@ SHOWN_CLASSES, MANY_CLASSES = 12, 30
 PLAIN = ": number [--category, --drop]"
 # Notes on columns above which plain numbers share a line.
 MANY_NOTES = 30
+# The key of the columns of queries, where they have other ones than items.
+QUERY_COLUMNS = "query columns"
 
 
 def read_table(path: Path | None, dataset: str | None = None, no_header: bool = False) -> DataFrame:
@@ -199,9 +201,9 @@ def dim_of(model: Any) -> int | None:
     return None if dim is None else int(dim)
 
 
-def columns_in(notes: Mapping[str, Any], folder: Path) -> Columns | None:
+def columns_in(notes: Mapping[str, Any], folder: Path, key: str = COLUMNS) -> Columns | None:
     """Return the column encoding from the notes of a model or an index; None without one."""
-    return Columns.from_json(notes[COLUMNS], repr(str(folder))) if COLUMNS in notes else None
+    return Columns.from_json(notes[key], repr(str(folder))) if key in notes else None
 
 
 def points_for(columns: Columns | None, table: DataFrame, dim: int | None) -> NDArray[np.float64]:

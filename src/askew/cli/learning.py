@@ -112,9 +112,15 @@ def _learn(
     ] = None,
     bins: Annotated[int | None, typer.Option(help="Learn --target by so many classes, not by differences.")] = None,
     triplets: Annotated[Path | None, typer.Option(help="Table of rows of TABLE: anchor, nearer, farther.")] = None,
+    relevance: Annotated[
+        Path | None, typer.Option(help="Table of clicks: query, item[, grade], with --queries and --items.")
+    ] = None,
+    queries: Annotated[Path | None, typer.Option(help="Table of queries, in place of TABLE.")] = None,
+    items: Annotated[Path | None, typer.Option(help="Table of items, in place of TABLE.")] = None,
     dataset: options.Dataset = None,
     divergence: Annotated[
-        str | None, typer.Option(metavar="auto|NAME", help="Divergence to learn.", show_default="nbd; auto of pairs")
+        str | None,
+        typer.Option(metavar="auto|NAME", help="Divergence to learn.", show_default="nbd; auto of pairs and clicks"),
     ] = None,
     encoder: Annotated[
         str, typer.Option(metavar="auto|none|mlp|two-sided", help="Network in front of it, or one for each point.")
@@ -134,22 +140,27 @@ def _learn(
     output: Annotated[Path, typer.Option("-o", "--output", help="Folder for the model.")] = Path(MODEL),
     json: options.Json = False,
 ) -> None:
-    """Learn a divergence from classes, numbers, pairs or triplets."""
-    given = [option for option, value in (("--pairs", pairs), ("--triplets", triplets)) if value is not None]
+    """Learn a divergence from classes, numbers, pairs, triplets or clicks."""
+    tables = (("--pairs", pairs), ("--triplets", triplets), ("--relevance", relevance))
+    given = [option for option, value in tables if value is not None]
     if label is not None or (dataset is not None and not given and target is None):
         given.append("--label")
     if target is not None and pairs is None:
         given.append("--target")
     if len(given) != 1:
-        must = "one of --label, --target, --pairs (with --target) and --triplets"
+        must = "one of --label, --target, --pairs (with --target), --triplets and --relevance"
         raise ValueError(message("what to learn from", must, " and ".join(given) or "none"))
-    divergence = divergence or ("auto" if pairs is not None else "nbd")
+    divergence = divergence or ("nbd" if pairs is None and relevance is None else "auto")
     check_name(divergence, ("auto", *options.LEARNED, *options.CLOSED), "--divergence")
     check_name(encoder, ("auto", "none", "mlp", "two-sided"), "--encoder")
-    options.check_source(file, dataset)
+    if relevance is None:
+        options.check_source(file, dataset)
+    elif file is not None or dataset is not None or queries is None or items is None:
+        got = "TABLE" if file is not None or dataset is not None else "only one of them or none"
+        raise ValueError(message("input with --relevance", "--queries FILE and --items FILE", got))
     if bins is not None and (given != ["--target"] or bins < 2):
         raise ValueError(message("--bins", "at least 2, and given with --target", bins))
-    for option, path in (("--pairs", pairs), ("--triplets", triplets)):
+    for option, path in (*tables, ("--queries", queries), ("--items", items)):
         if path is not None:
             options.check_file(path, option)
     import numpy as np
@@ -161,7 +172,6 @@ def _learn(
     from askew.estimators import DivergenceLearner, PairRegressor, TripletLearner
     from askew.estimators.columns import check_column
 
-    frame = inputs.read_table(file, dataset, no_header)
     settings: dict[str, Any] = {
         "divergence": divergence,
         "encoder": None if encoder == "none" else encoder,
@@ -171,6 +181,30 @@ def _learn(
     }
     io.writable_folder(output, "-o")  # fails now, not after the training
     inputs.tell_replaced([output / inputs.MODEL_FILE], json)
+    chosen = {"drop": drop, "keep": keep, "category": category, "number": number, "date": date, "na": na}
+    if relevance is not None and queries is not None and items is not None:
+        from askew.cli.relevance import learn_relevance
+
+        paths = relevance, queries, items
+        learned = learn_relevance(paths, output, settings, name=name, quiet=json, **chosen)
+        if json:
+            told = {"model": str(output), "divergence": divergence, "choice": learned.learner.choice_}
+            print_json(
+                told
+                | {
+                    "ndcg@10": learned.scores,
+                    "features": learned.columns.get_feature_names_out().tolist(),
+                    "notes": learned.notes,
+                }
+            )
+            return
+        say(f"Learned {divergence}: {learned.learner.choice_}", lines=True)
+        if learned.scores:
+            say(learned.sentence())
+        say(f"Model: {output}")
+        _say_next(learned.learner, output)
+        return
+    frame = inputs.read_table(file, dataset, no_header)
     notes: list[str] = []
     kept: dict[str, Any] = {}
     scores: dict[str, float] = {}
@@ -185,7 +219,6 @@ def _learn(
         column = check_column(frame, str(target), "--target")
         aside[column] = "the numbers to learn from"
     names = inputs.names_of(frame, name) if column is None else []
-    chosen = {"drop": drop, "keep": keep, "category": category, "number": number, "date": date, "na": na}
     columns = inputs.fit_columns(frame, aside, **chosen)
     points: Any = columns.transform(frame)
     truth: Any = None

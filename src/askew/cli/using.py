@@ -43,7 +43,7 @@ def _index(
     check_name(kind, KINDS, "--kind")
     options.check_file(file)
     from askew.cli import inputs
-    from askew.io import writable_folder
+    from askew.io import load_with_notes, writable_folder
     from askew.search import ExactIndex, FaissIndex
 
     learned, columns, _, _, items, names = inputs.load_and_read(model, file, name, no_header)
@@ -56,6 +56,9 @@ def _index(
         index = FaissIndex(learned, direction, kind=None if kind == "auto" else kind)
     index.add(items)
     notes = {} if columns is None else {inputs.COLUMNS: columns.to_json()}
+    if hasattr(learned, "n_item_features_in_"):  # queries may have other columns
+        saved = load_with_notes(model)[1]
+        notes |= {key: saved[key] for key in (inputs.QUERY_COLUMNS,) if key in saved}
     index.save(output, notes=notes | {NAMES: names})
     used = "exact" if isinstance(index, ExactIndex) else index.kind
     if json:
@@ -81,7 +84,8 @@ def _search(
     from askew.search import load_index
 
     opened = load_index(index)
-    columns = inputs.columns_in(opened.notes, index)
+    key = inputs.QUERY_COLUMNS if inputs.QUERY_COLUMNS in opened.notes else inputs.COLUMNS
+    columns = inputs.columns_in(opened.notes, index, key)
     frame = inputs.read_table(file, None, no_header)
     queries = inputs.points_for(columns, frame, None)
     asked = inputs.names_of(frame, name)

@@ -136,12 +136,15 @@ class Divergence(Rebuildable, ABC):
 
     def pairwise(self, x: Tensor, y: Tensor) -> Tensor:
         """Return D between all rows of two sets: ``(n, dim), (m, dim) -> (n, m)``."""
+        return self._of_all_pairs(_compute_pairwise, x, y)
+
+    def _of_all_pairs(self, hook: Callable[..., Tensor], x: Tensor, y: Tensor) -> Tensor:
         try:
             if self.dim is None:
-                return self.compute_pairwise(x, y)
+                return hook(self, x, y)
             x, y = self._to_own_dtype(x, y)
             checks.check_matrices(x, y, self.dim, type(self).__name__, self.dtype)
-            return self._evaluate(_compute_pairwise, x, y, matrix=True)
+            return self._evaluate(hook, x, y, matrix=True)
         except RuntimeError:
             checks.check_devices(self, x, y)
             raise
@@ -218,6 +221,19 @@ class Divergence(Rebuildable, ABC):
         """Return :meth:`order` for checked points; by default D itself."""
         return self.compute(x, y)
 
+    def pairwise_order(self, x: Tensor, y: Tensor) -> Tensor:
+        """Return :meth:`order` between all rows of two sets: ``(n, dim), (m, dim) -> (n, m)``.
+
+        Learning from relevance ranks by it: where D is 0, order still has a gradient.
+        """
+        return self._of_all_pairs(_compute_pairwise_order, x, y)
+
+    def compute_pairwise_order(self, x: Tensor, y: Tensor) -> Tensor:
+        """Return :meth:`pairwise_order` for checked points; where order is D, that is ``compute_pairwise``."""
+        if type(self).compute_order is Divergence.compute_order:
+            return self.compute_pairwise(x, y)
+        return in_blocks(lambda a, b: self.compute_order(a[:, None], b), x, y, max(self._pair_width, y.shape[-1]))
+
     def from_order(self, order: Tensor) -> Tensor:
         """Return D(x, y) from what :meth:`order` returned."""
         return order
@@ -263,7 +279,8 @@ class Divergence(Rebuildable, ABC):
                 checks.check_finite(x, "x", type(self).__name__)
                 checks.check_finite(y, "y", type(self).__name__)
                 pairs = (x[:, None], y) if matrix else (x, y)
-                return without_nan(result, self, _compute if matrix else hook, *pairs)
+                row_by_row = {_compute_pairwise: _compute, _compute_pairwise_order: _compute_order}.get(hook, hook)
+                return without_nan(result, self, row_by_row, *pairs)
         return result
 
     def extra_repr(self) -> str:
@@ -381,3 +398,7 @@ def _compute_order(divergence: Divergence, x: Tensor, y: Tensor) -> Tensor:
 
 def _compute_pairwise(divergence: Divergence, x: Tensor, y: Tensor) -> Tensor:
     return divergence.compute_pairwise(x, y)
+
+
+def _compute_pairwise_order(divergence: Divergence, x: Tensor, y: Tensor) -> Tensor:
+    return divergence.compute_pairwise_order(x, y)

@@ -99,11 +99,14 @@ class Drift(BregmanWrapper):
         return self.from_order(self.compute_order(x, y))
 
     def compute_pairwise(self, x: Tensor, y: Tensor) -> Tensor:
+        return self.from_order(self.compute_pairwise_order(x, y))
+
+    def compute_pairwise_order(self, x: Tensor, y: Tensor) -> Tensor:
         self.divergence.potential.check_domain(x, y)
         if x.shape[0] == 0 or y.shape[0] == 0:
             return x.new_zeros(x.shape[0], y.shape[0])
         form = self.affine(y.detach().mean(0, keepdim=True))
-        return self.from_order(form.pairwise(x, y, self.divergence.current_rtol()))
+        return form.pairwise(x, y, self.divergence.current_rtol())
 
     def from_order(self, order: Tensor) -> Tensor:
         values = order.relu()

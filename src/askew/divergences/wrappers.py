@@ -62,6 +62,9 @@ class _Increasing(Wrapper):
     def compute_order(self, x: Tensor, y: Tensor) -> Tensor:
         return self.divergence.compute_order(x, y)
 
+    def compute_pairwise_order(self, x: Tensor, y: Tensor) -> Tensor:
+        return self.divergence.compute_pairwise_order(x, y)
+
     def from_order(self, order: Tensor) -> Tensor:
         return self._transform(self.divergence.from_order(order))
 
@@ -136,9 +139,15 @@ class Embedded(Wrapper):
         return result
 
     def compute_pairwise(self, x: Tensor, y: Tensor) -> Tensor:
+        return self.divergence.pairwise(*self._both(x, y))
+
+    def _both(self, x: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
         first = self.encode(x)
         shared = y is x and self.second is None
-        return self.divergence.pairwise(first, first if shared else self.encode(y, "second"))
+        return first, first if shared else self.encode(y, "second")
+
+    def compute_pairwise_order(self, x: Tensor, y: Tensor) -> Tensor:
+        return self.divergence.pairwise_order(*self._both(x, y))
 
     def compute_order(self, x: Tensor, y: Tensor) -> Tensor:
         return self.divergence.order(self.encode(x), self.encode(y, "second"))
@@ -380,6 +389,9 @@ class Reversed(Wrapper):
 
     def compute_order(self, x: Tensor, y: Tensor) -> Tensor:
         return self.divergence.compute_order(y, x)
+
+    def compute_pairwise_order(self, x: Tensor, y: Tensor) -> Tensor:
+        return self.divergence.compute_pairwise_order(y, x).t()
 
     def from_order(self, order: Tensor) -> Tensor:
         return self.divergence.from_order(order)

@@ -6,6 +6,7 @@ from askew.estimators.judging import Column
 from askew.estimators.labels import DivergenceLearner
 from askew.estimators.neighbors import DivergenceNeighborsClassifier
 from askew.estimators.pairs import PairRegressor
+from askew.estimators.relevance import RelevanceLearner
 from askew.estimators.triplets import TripletLearner
 
 __all__ = [
@@ -15,5 +16,6 @@ __all__ = [
     "DivergenceNeighborsClassifier",
     "FitWarning",
     "PairRegressor",
+    "RelevanceLearner",
     "TripletLearner",
 ]

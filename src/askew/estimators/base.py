@@ -7,6 +7,7 @@ import logging
 import math
 import warnings
 from abc import abstractmethod
+from pathlib import Path
 from typing import Any, ClassVar
 
 import numpy as np
@@ -34,8 +35,8 @@ ROWS_TO_CHECK, CHECKED_SHARE, CHECKED_ROWS = 1000, 0.05, 500
 # A training that failed is repeated with this share of its learning rate and with clipped gradients.
 GENTLER, CLIP = 0.1, 1.0
 
-# Points, pairs or triplets, and what is known about them.
-Data = tuple[Tensor, ...]
+# Points, pairs or triplets, and what is known about them; or queries, items and grades.
+Data = tuple[Any, ...]
 
 
 class FitWarning(UserWarning):
@@ -120,8 +121,8 @@ class BaseLearner(FittedLearner):
         if self.encoder is not None and not isinstance(self.encoder, nn.Module):
             checks.check_name(self.encoder, ENCODERS, f"encoder of {owner}")
         two_sided = self.encoder == "two-sided" or getattr(self.divergence, "second", None) is not None
-        if two_sided and not self._takes_tuples:
-            hint = "PairRegressor and TripletLearner learn with two encoders."
+        if two_sided and not self._takes_tuples and self._items_side == "first":
+            hint = "PairRegressor, TripletLearner and RelevanceLearner learn with two encoders."
             must = "one encoder, as both points of a pair are of one kind"
             raise ValueError(checks.message(f"encoder of {owner}", must, "a second encoder", hint))
 
@@ -132,14 +133,13 @@ class BaseLearner(FittedLearner):
 
         ``data`` are points ``(n, dim)`` or tuples of points ``(n, size, dim)``, and what is known about them.
         """
-        points = data[0]
         seed = int(check_random_state(self.random_state).randint(2**31 - 1))
         choice = self._choose(data, seed)
-        scaling = self._scaling(points, choice.candidate)
-        model, history = self._learn_checked((scaling(points), *data[1:]), choice.candidate, seed)
-        encoder, model, second = _split(scaling, model)
-        points = points if points.ndim == 2 else _distinct_rows(points.flatten(0, 1))
-        items = encode(encoder.eval(), points)
+        scalings = self._scalings(data, choice.candidate)
+        model, history = self._learn_checked(self._scaled(data, scalings), choice.candidate, seed)
+        encoder, model, second = _split(scalings, model)
+        points = self._points_to_keep(data)
+        items = encode((second if self._items_side == "second" and second is not None else encoder).eval(), points)
         if model.eval().domain != REAL:  # nothing has checked the points yet where nothing was trained
             with torch.inference_mode():
                 model(items, items)
@@ -154,17 +154,15 @@ class BaseLearner(FittedLearner):
 
     def _choose(self, data: Data, seed: int) -> Choice:
         """Return the divergence and the encoder to use: as asked for, or the better ones on held-out rows."""
-        n, dim = len(data[0]), data[0].shape[-1]
-        choice = self._choice_without_comparison(n, dim)
+        choice = self._choice_without_comparison(self._count(data), self._dims(data))
         if choice is not None:
             return choice
         rows, rest = self._hold_out(data, seed, self._held_out_share)
 
         def scores(candidate: Candidate, share: float) -> Tensor | None:
-            scaling = self._scaling(data[0][rows], candidate)
-            known, held_out = (
-                (scaling(data[0][part]), *(values[part] for values in data[1:])) for part in (rows, rest)
-            )
+            known, held_out = (self._part(data, part) for part in (rows, rest))
+            scalings = self._scalings(known, candidate)
+            known, held_out = self._scaled(known, scalings), self._scaled(held_out, scalings)
             try:
                 model, _ = self._learn(known, candidate, seed, share)
             except TrainingDivergedError:
@@ -173,19 +171,23 @@ class BaseLearner(FittedLearner):
                 return self._scores(model.eval(), known, held_out)
 
         divergences = self._candidates if self.divergence == "auto" else (self.divergence,)
-        encoders = (None, "mlp") if self.encoder == "auto" else (self.encoder,)
+        encoders = self._encoders(self._dims(data)) if self.encoder == "auto" else (self.encoder,)
         candidates = [Candidate(divergence, encoder) for encoder in encoders for divergence in divergences]
         comparison = Comparison(candidates, scores, self._smaller_is_better)
         winner, means = comparison.winner, {trial.candidate: comparison.mean(trial) for trial in comparison.trials}
         score_name = self._score_name.format(len(rest))
-        if len(divergences) == 1:
+        if len(divergences) == 1 and len(encoders) == 2:
             without, with_ = means.values()
             reason = f"{winner.candidate.encoder_name}: {score_name} {without:.4g} without, {with_:.4g} with"
             return Choice(winner.candidate, reason, {"without encoder": without, "with encoder": with_})
         reason = f"{winner.candidate}: the simplest within the spread of the best by {score_name}\n{comparison.table()}"
         return Choice(winner.candidate, reason, {str(candidate): mean for candidate, mean in means.items()})
 
-    def _choice_without_comparison(self, n: int, dim: int) -> Choice | None:
+    def _encoders(self, dims: tuple[int, int]) -> tuple[str | None, ...]:
+        """Return the encoders that "auto" compares, from the simplest on."""
+        return None, "mlp"
+
+    def _choice_without_comparison(self, n: int, dims: tuple[int, int]) -> Choice | None:
         """Return the divergence and the encoder for n rows of points where nothing has to be compared."""
         given, asked = self.divergence, Candidate(self.divergence, self.encoder)
         few = f"{n} {self._rows} are too few to hold out some ({self._rows_to_hold_out} are needed)"
@@ -201,8 +203,8 @@ class BaseLearner(FittedLearner):
             learned, domain = CATALOGUE[given].learned and given != "pbdl", CATALOGUE[given].domain
         elif hasattr(given, "encoder"):
             return Choice(alone, "no further encoder: the divergence has one", {})
-        elif given.dim != dim:
-            reason = f"encoder 'mlp': the divergence is of dim {given.dim}, the data of {dim}"
+        elif given.dim != dims[0]:
+            reason = f"encoder 'mlp': the divergence is of dim {given.dim}, the data of {dims[0]}"
             return Choice(Candidate(given, "mlp"), reason, {})
         else:
             learned, domain = any(True for _ in given.parameters()), given.domain
@@ -212,10 +214,29 @@ class BaseLearner(FittedLearner):
 
     def _hold_out(self, data: Data, seed: int, share: float) -> tuple[Any, Any]:
         """Return the rows to learn from and the others, a share of all, to judge models on."""
-        n = len(data[0])
+        n = self._count(data)
         order = torch.randperm(n, generator=torch.Generator().manual_seed(seed))
         rest, rows = order.tensor_split([int(share * n)])
         return rows, rest
+
+    # ------------------------------------------------------------------ how the data are laid out
+
+    def _count(self, data: Data) -> int:
+        """Return the number of rows, of which some can be held out."""
+        return len(data[0])
+
+    def _dims(self, data: Data) -> tuple[int, int]:
+        """Return the features of first and of second points."""
+        return data[0].shape[-1], data[0].shape[-1]
+
+    def _part(self, data: Data, rows: Any) -> Data:
+        """Return some rows of the data."""
+        return tuple(values[rows] for values in data)
+
+    def _scalings(self, data: Data, candidate: Candidate) -> tuple[nn.Module, nn.Module]:
+        """Return the standardisations of first and second points, which are one."""
+        scaling = self._scaling(data[0], candidate)
+        return scaling, scaling
 
     def _scaling(self, points: Tensor, candidate: Candidate) -> nn.Module:
         """Return the standardisation of the features; where it would leave a domain, points stay as they are."""
@@ -224,6 +245,23 @@ class BaseLearner(FittedLearner):
         standardised = self.scale and (candidate.encoder is not None or domain == REAL)
         return Standardize(dim).fit(points.reshape(-1, dim)) if standardised else Standardize(dim)
 
+    def _scaled(self, data: Data, scalings: tuple[nn.Module, nn.Module]) -> Data:
+        """Return data with scaled points."""
+        return (scalings[0](data[0]), *data[1:])
+
+    def _points_to_keep(self, data: Data) -> Tensor:
+        """Return the points among which the fitted learner searches."""
+        points = data[0]
+        return points if points.ndim == 2 else _distinct_rows(points.flatten(0, 1))
+
+    def _batches(self, data: Data, batch_size: int, seed: int) -> object:
+        """Return scaled data as :func:`askew.fit` takes them."""
+        points = data[0]
+        parts = (points,) if points.ndim == 2 else (part.contiguous() for part in points.unbind(1))
+        return (*parts, *data[1:])
+
+    # ------------------------------------------------------------------ one training
+
     def _learn_checked(self, data: Data, candidate: Candidate, seed: int) -> tuple[Divergence, History]:
         """Return a trained model that is better than a trivial one; a training that failed is repeated more gently.
 
@@ -231,13 +269,13 @@ class BaseLearner(FittedLearner):
         its start or than a constant is no better anywhere.
         """
         held_out = None
-        if len(data[0]) >= ROWS_TO_CHECK:
+        if self._count(data) >= ROWS_TO_CHECK:
             rows, rest = self._hold_out(data, seed, CHECKED_SHARE)
-            data, held_out = (tuple(values[part] for values in data) for part in (rows, rest))
+            data, held_out = (self._part(data, part) for part in (rows, rest))
         best, history = self._learn(data, candidate, seed)
         if not history.rows:  # nothing was trained
             return best, history
-        sample = tuple(part[:: max(1, len(part) // CHECKED_ROWS)] for part in data)
+        sample = self._part(data, slice(None, None, max(1, self._count(data) // CHECKED_ROWS)))
         start = self._start(data, candidate, seed)
         problem = self._problem(best, start, sample, held_out)
         if problem:
@@ -254,7 +292,7 @@ class BaseLearner(FittedLearner):
     def _start(self, data: Data, candidate: Candidate, seed: int) -> Divergence:
         """Return the model as it is before the first step."""
         with seeded(seed, torch.device("cpu")):
-            model = self._untrained(data[0].shape[-1], candidate, len(data[0]))
+            model = self._untrained(self._dims(data), candidate, self._count(data))
         return model.eval()
 
     @torch.inference_mode()
@@ -281,23 +319,23 @@ class BaseLearner(FittedLearner):
         encoder = candidate.encoder
         if candidate.divergence == "pbdl" and encoder is None:
             return self._solve(data, seed).to(torch.get_default_dtype()), History()
-        points = data[0]
         with seeded(seed, torch.device("cpu")):
-            model = self._untrained(points.shape[-1], candidate, len(points))
+            model = self._untrained(self._dims(data), candidate, self._count(data))
         if not any(p.requires_grad for p in model.parameters()):
             return model, History()
         plan = self._plan(candidate, data)
         steps = self.steps if self.steps is not None else plan.steps
         rate = self.learning_rate if self.learning_rate is not None else plan.learning_rate
-        parts = (points,) if points.ndim == 2 else (part.contiguous() for part in points.unbind(1))
+        batch_size = self.batch_size if self.batch_size is not None else plan.batch_size
         history = fit(
             model,
-            (*parts, *data[1:]),
+            self._batches(data, batch_size, seed),
             plan.loss,
             steps=math.ceil(steps * share),
-            batch_size=self.batch_size if self.batch_size is not None else plan.batch_size,
+            batch_size=batch_size,
             learning_rate=GENTLER * rate if gentle else rate,
             clip=CLIP if gentle else None,
+            checkpoint=self._checkpoint(candidate, share, gentle),
             seed=seed,
             device=self.device,
             progress=self.progress,
@@ -306,18 +344,22 @@ class BaseLearner(FittedLearner):
             raise KeyboardInterrupt
         return model.cpu(), history
 
-    def _untrained(self, dim: int, candidate: Candidate, n: int) -> Divergence:
+    def _checkpoint(self, candidate: Candidate, share: float, gentle: bool) -> Path | None:
+        """Return the file from which a training is resumed, if there is one."""
+        return None
+
+    def _untrained(self, dims: tuple[int, int], candidate: Candidate, n: int) -> Divergence:
         """Return a new model of scaled points for n rows of data."""
-        given, encoder, out, second = candidate.divergence, candidate.encoder, dim, None
+        given, encoder, out, second = candidate.divergence, candidate.encoder, dims[0], None
         if isinstance(encoder, nn.Module):
             encoder = copy.deepcopy(encoder).to("cpu", torch.get_default_dtype()).eval()
             with torch.no_grad():
-                out = encoder(torch.zeros(2, dim)).shape[-1]
+                out = encoder(torch.zeros(2, dims[0])).shape[-1]
         elif encoder is not None:
-            out = (None if isinstance(given, str) else given.dim) or EMBEDDING_FEATURES
+            out = (None if isinstance(given, str) else given.dim) or self._embedding_features(dims)
             two_sided = encoder == "two-sided"
-            encoder = MLP(dim, out, widths=(128, 128), activation=mlp_activation(n))
-            second = MLP(dim, out, widths=(128, 128), activation=mlp_activation(n)) if two_sided else None
+            encoder = MLP(dims[0], out, widths=(128, 128), activation=mlp_activation(n))
+            second = MLP(dims[1], out, widths=(128, 128), activation=mlp_activation(n)) if two_sided else None
         what = f"divergence of {type(self).__name__}"
         if isinstance(given, str):
             if encoder is None:
@@ -338,6 +380,10 @@ class BaseLearner(FittedLearner):
             )
         return model.to(torch.get_default_dtype())
 
+    def _embedding_features(self, dims: tuple[int, int]) -> int:
+        """Return the features of the embeddings of the encoders "mlp" and "two-sided"."""
+        return EMBEDDING_FEATURES
+
     @abstractmethod
     def _plan(self, candidate: Candidate, data: Data) -> Plan:
         """Return the settings of a training."""
@@ -355,12 +401,12 @@ class BaseLearner(FittedLearner):
         """Return the mean score of the best model that does not look at the points."""
 
 
-def _split(scaling: nn.Module, model: Divergence) -> tuple[nn.Module, Divergence, nn.Module | None]:
+def _split(scalings: tuple[nn.Module, nn.Module], model: Divergence) -> tuple[nn.Module, Divergence, nn.Module | None]:
     """Return the scaling with the encoder of a model, if it has one, the divergence behind it, and a second encoder."""
     if not isinstance(model, Embedded):
-        return scaling, model, None
-    second = None if model.second is None else nn.Sequential(scaling, model.second)
-    return nn.Sequential(scaling, model.encoder), model.divergence, second
+        return scalings[0], model, None
+    second = None if model.second is None else nn.Sequential(scalings[1], model.second)
+    return nn.Sequential(scalings[0], model.encoder), model.divergence, second
 
 
 def _distinct_rows(points: Tensor) -> Tensor:

@@ -47,6 +47,8 @@ class FittedLearner(BaseEstimator):  # type: ignore[misc]
     recomputed: ClassVar[tuple[str, ...]] = ("items_",)
     # Whether each row of the data is a tuple of points.
     _takes_tuples: ClassVar[bool] = False
+    # Whether items_ are embedded as first or as second points of D(query, item).
+    _items_side: ClassVar[Side] = "first"
 
     def __getattr__(self, name: str) -> Any:
         if name == "items_" and "points_" in self.__dict__:  # a file holds the points alone
@@ -85,7 +87,7 @@ class FittedLearner(BaseEstimator):  # type: ignore[misc]
         second points have an encoder of their own.
         """
         checks.check_name(side, ("first", "second"), f"side of {type(self).__name__}.transform")
-        return self._embed(self._points(X), side).numpy()
+        return self._embed(self._points(X, side), side).numpy()
 
     def pairwise(self, A: ArrayLike, B: ArrayLike | None = None) -> NDArray[Any]:
         """Return the divergence D(a, b) of each row of A to each row of B, ``(n, dim), (m, dim) -> (n, m)``.
@@ -94,7 +96,7 @@ class FittedLearner(BaseEstimator):  # type: ignore[misc]
         """
         first = self._embed(self._points(A))
         shared = B is None and self._second is None
-        second = first if shared else self._embed(self._points(A if B is None else B), "second")
+        second = first if shared else self._embed(self._points(A if B is None else B, "second"), "second")
         rows = max(1, BLOCK_ENTRIES // max(1, second.shape[0]))
         with torch.inference_mode():
             if first.shape[0] <= rows:
@@ -130,7 +132,7 @@ class FittedLearner(BaseEstimator):  # type: ignore[misc]
             Divergences in ascending order, and the numbers of rows of ``points_``.
         """
         check_is_fitted(self, "divergence_")
-        if self._second is not None:
+        if self._second is not None and self._items_side == "first":
             hint = "Choose the items: index = askew.search.ExactIndex(learner); index.add(items); index.search(X)."
             must = "a learner whose two points have one encoder"
             raise ValueError(checks.message(f"{type(self).__name__}.kneighbors", must, "a second encoder", hint))
@@ -176,7 +178,7 @@ class FittedLearner(BaseEstimator):  # type: ignore[misc]
 
     # ------------------------------------------------------------------ input
 
-    def _points(self, X: ArrayLike) -> Tensor:
+    def _points(self, X: ArrayLike, side: Side = "first") -> Tensor:
         """Return a table as float64 points after scikit-learn's checks."""
         check_is_fitted(self, "divergence_")
         whole = table_for_numpy(X, type(self).__name__)

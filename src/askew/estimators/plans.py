@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from askew.losses import AllTriplets, Listwise, Loss, Regression, TripletMargin
+from askew.losses import AllTriplets, GradedSoftmax, Listwise, Loss, Regression, TripletMargin
 
 # Rows below which a table is small: it is learned with smaller steps and with a smoother encoder.
 SMALL = 300
@@ -57,3 +57,9 @@ def triplet_plan(encoder: bool, n: int) -> Plan:
     """Return the plan for triplets."""
     batch = min(1000, max(32, n))
     return Plan(TripletMargin(margin=1.0), max(500, 10 * -(-n // batch)), batch, 1e-2 if encoder else 3e-2)
+
+
+def relevance_plan(encoder: bool, n: int) -> Plan:
+    """Return the plan for clicks of n queries: at least 500 steps and 20 epochs, batches of up to 128 queries."""
+    batch = min(128, n)
+    return Plan(GradedSoftmax(), max(500, 20 * -(-n // batch)), batch, 3e-3 if encoder else 1e-2)

@@ -34,6 +34,7 @@ ESTIMATORS = {
     "DivergenceNeighborsClassifier": ("askew.estimators", "DivergenceNeighborsClassifier"),
     "PairRegressor": ("askew.estimators", "PairRegressor"),
     "Pipeline": ("sklearn.pipeline", "Pipeline"),
+    "RelevanceLearner": ("askew.estimators", "RelevanceLearner"),
     "TripletLearner": ("askew.estimators", "TripletLearner"),
 }
 HISTORY = {"History": ("askew.training", "History")}

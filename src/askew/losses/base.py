@@ -28,6 +28,12 @@ class Loss(nn.Module, ABC):
     parts: ClassVar[tuple[str, ...]]
     # The median that D should have at the start, where there are no targets to say it.
     median: float = 1.0
+    # Whether only the order of each row of a matrix matters, so that near pairs need few digits.
+    ranks: ClassVar[bool] = False
+
+    def calibration(self, *batch: Tensor) -> tuple[Tensor, Tensor, Tensor | None]:
+        """Return first points, second points and, if known, values of D by which a model is calibrated."""
+        return batch[0], batch[2], None
 
     @abstractmethod
     def of(self, model: Divergence, *batch: Tensor) -> Tensor:
@@ -41,6 +47,13 @@ class LabelLoss(Loss):
     """
 
     parts = ("points", "labels")
+    ranks = True
+
+    def calibration(self, *batch: Tensor) -> tuple[Tensor, Tensor, Tensor | None]:
+        """Return the points in two orders."""
+        points = batch[0]
+        order = torch.randperm(points.shape[0], generator=torch.Generator().manual_seed(0)).to(points.device)
+        return points, points[order], None
 
     def of(self, model: Divergence, *batch: Tensor) -> Tensor:
         """Return the loss of a model on points and their labels."""
@@ -53,6 +66,10 @@ class PairLoss(Loss):
     """A loss of values against targets: ``loss(values, targets)``, ``(n,), (n,) -> ()``."""
 
     parts = ("first points", "second points", "targets")
+
+    def calibration(self, *batch: Tensor) -> tuple[Tensor, Tensor, Tensor | None]:
+        """Return the pairs and their targets."""
+        return batch[0], batch[1], batch[2].clamp_min(0)
 
     def of(self, model: Divergence, *batch: Tensor) -> Tensor:
         """Return the loss of a model on pairs of points and the values wanted for them."""

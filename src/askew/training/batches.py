@@ -122,7 +122,8 @@ class LoaderBatches:
 
     def fingerprint(self) -> str:
         """Return a short text that differs for other data."""
-        return f"loader of {self.per_epoch} batches"
+        digest = getattr(self.loader, "fingerprint", None)  # few loaders can tell
+        return digest() if callable(digest) else f"loader of {self.per_epoch} batches"
 
     def _moved(self, batch: object) -> tuple[Tensor, ...]:
         if not (isinstance(batch, (tuple, list)) and all(isinstance(part, Tensor) for part in batch)):

@@ -18,7 +18,7 @@ from torch.optim import Optimizer
 
 from askew import checks
 from askew.divergences import Divergence, pairwise_tolerance
-from askew.losses import LabelLoss, Loss, PairLoss
+from askew.losses import Loss
 from askew.training.batches import Batches, LoaderBatches
 from askew.training.checkpoint import HINT, load_optimizer, read_checkpoint, write_checkpoint
 from askew.training.history import History, TrainingDivergedError
@@ -140,14 +140,8 @@ class Run:
         batch = self.source.sample(CALIBRATION_ROWS)
         self._check_parts(batch)
         self.model.eval()
-        if isinstance(self.loss, PairLoss):
-            calibrate(batch[0], batch[1], batch[2].clamp_min(0))
-        elif isinstance(self.loss, LabelLoss):
-            points = batch[0]
-            order = torch.randperm(points.shape[0], generator=torch.Generator().manual_seed(0)).to(points.device)
-            calibrate(points, points[order], median=self.loss.median)
-        else:
-            calibrate(batch[0], batch[2], median=self.loss.median)
+        first, second, targets = self.loss.calibration(*batch)
+        calibrate(first, second, targets, self.loss.median)
         self.processes.broadcast_weights([self.model])  # with loaders, each process has seen other rows
         self.good = _copy(self.model)
 
@@ -191,7 +185,8 @@ class Run:
         self.optimizer.zero_grad(set_to_none=True)
         # A loss of order hardly sees the third digit of the smallest entries of a row, and their gradient does not
         # depend on it; computing near pairs to one digit takes half the time.
-        with pairwise_tolerance(TRAINING_RTOL) if isinstance(self.loss, LabelLoss) else contextlib.nullcontext():
+        ranks = getattr(self.loss, "ranks", False)
+        with pairwise_tolerance(TRAINING_RTOL) if ranks else contextlib.nullcontext():
             result = self._loss(batch, self.source)
         value = self.processes.broadcast(float(result.detach()))  # all processes must decide the same
         self._check_loss(value)

@@ -1,0 +1,154 @@
+"""``askew learn --relevance``: two tables and the clicks between them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import NDArray
+from sklearn.preprocessing import normalize
+
+from askew import checks, io, metrics
+from askew.cli import inputs
+from askew.cli.tables import read_frame
+from askew.estimators import Columns, RelevanceLearner
+from askew.estimators.columns import check_column
+from askew.estimators.judgements import grades_of, judgement_columns
+
+if TYPE_CHECKING:
+    from pandas import DataFrame, Series
+
+# Columns that name the rows of each table, unless --id says another one.
+NAMING = {"queries": ("query", "query_id", "id"), "items": ("item", "item_id", "id")}
+# Share of the queries with clicks that is held out for the score, and how many there must be.
+HELD_OUT, ENOUGH = 0.2, 10
+
+
+@dataclass(frozen=True)
+class Learned:
+    """What was learned: the model, its encoding of tables, and what to tell."""
+
+    learner: RelevanceLearner
+    columns: Columns
+    notes: list[str]
+    scores: dict[str, float]
+
+    def sentence(self) -> str:
+        """Return the scores in a line."""
+        return "NDCG@10 on held-out queries: " + ", ".join(f"{name} {score:.3f}" for name, score in self.scores.items())
+
+
+def learn_relevance(
+    paths: tuple[Path, Path, Path],
+    folder: Path,
+    settings: dict[str, Any],
+    *,
+    name: str | None = None,
+    quiet: bool = False,
+    **choices: Sequence[str] | None,
+) -> Learned:
+    """Learn from files of clicks, queries and items, save the model, and score it on queries that it has not seen.
+
+    ``choices`` are those of :func:`~askew.cli.inputs.fit_columns`; each is for the tables that have such a column.
+    """
+    clicks, queries, items = (read_frame(path) for path in paths)
+    names, notes, aside = {}, [], {}
+    for side, table in (("queries", queries), ("items", items)):
+        column = next((c for c in ((name,) if name else NAMING[side]) if c in table.columns), None)
+        if name and column is None:
+            check_column(table, name, f"--id of {side}")
+        names[side] = inputs.names_of(table, column)
+        aside[side] = {} if column is None else {column: f"the names of the {side}"}
+        by = "their numbers from 0" if column is None else f"the column {column!r}"
+        notes.append(f"{len(table)} {side}, which clicks name by {by}")
+    columns = inputs.fit_columns(items, aside["items"], **_of_table(choices, items, queries))
+    shared = {column.name for column in columns.columns_} <= set(queries.columns)
+    of_queries = (
+        columns if shared else inputs.fit_columns(queries, aside["queries"], **_of_table(choices, queries, items))
+    )
+    notes += inputs.condensed(columns.notes_)
+    notes += () if shared else (f"queries: {note}" for note in inputs.condensed(of_queries.notes_))
+    inputs.tell(notes, quiet)
+    first, second = of_queries.transform(queries), columns.transform(items)
+    judgements = _judgements(clicks, names)
+    wanted = np.unique(judgements[judgements[:, 2] > 0, 0])
+    if len(wanted) < len(queries):
+        notes.append(f"{len(queries) - len(wanted)} queries without a relevant item")
+        inputs.tell(notes[-1:], quiet)
+    held_out = wanted[:0]
+    if len(wanted) >= ENOUGH:
+        held_out = np.random.default_rng(settings["random_state"]).permutation(wanted)[: int(HELD_OUT * len(wanted))]
+    asked = np.isin(judgements[:, 0], held_out)
+    learner = RelevanceLearner(**settings)
+    seen = np.unique(judgements[~asked, 0])
+    known = judgements[~asked]
+    known[:, 0] = np.searchsorted(seen, known[:, 0])
+    learner.fit(first[seen.astype(int)], second, known)
+    more = {} if shared else {inputs.QUERY_COLUMNS: of_queries.to_json()}
+    io.save(learner, folder, notes={inputs.COLUMNS: columns.to_json()} | more)
+    scores = _scores(learner, first, second, judgements[asked]) if len(held_out) else {}
+    return Learned(learner, columns, notes, scores)
+
+
+def _of_table(choices: dict[str, Sequence[str] | None], table: DataFrame, other: DataFrame) -> dict[str, Any]:
+    """Return the choices about columns of a table; a column that neither table has is an error."""
+    mine: dict[str, Any] = {"na": choices["na"]}
+    for option, names in choices.items():
+        if option == "na":
+            continue
+        places = {text: text if option != "date" else text.partition("=")[0] for text in names or ()}
+        mine[option] = [text for text, name in places.items() if name in table.columns]
+        for name in places.values():
+            if name not in other.columns:
+                check_column(table, name, f"--{option}")
+    return mine
+
+
+def _judgements(clicks: DataFrame, names: dict[str, list[str]]) -> NDArray[np.float64]:
+    """Return rows of queries, rows of items and grades, ``(n, 3)``."""
+    places = judgement_columns([str(column) for column in clicks.columns], "--relevance")
+    rows = [_rows(clicks.iloc[:, place], names[side], side) for place, side in zip(places, NAMING, strict=False)]
+    grades = np.ones(len(clicks))
+    if len(places) == 3:
+        try:
+            grades = clicks.iloc[:, places[2]].to_numpy(dtype=np.float64)
+        except (TypeError, ValueError) as error:
+            raise ValueError(checks.message("grades in --relevance", "numbers", str(error))) from None
+    result = np.stack([*rows, grades], 1)
+    grades_of(result, len(names["queries"]), len(names["items"]), "--relevance")  # raises before anything is trained
+    return result
+
+
+def _rows(values: Series, names: list[str], side: str) -> NDArray[np.int64]:
+    places = {name: number for number, name in enumerate(names)}
+    unknown = next((str(value) for value in values if str(value) not in places), None)
+    if unknown is not None:
+        what, columns = f"values in --relevance that name {side}", ", ".join(NAMING[side])
+        hint = f"They are values of --id, else of a column {columns} if there is one, else row numbers from 0."
+        raise ValueError(checks.message(what, "rows there are", repr(unknown), hint))
+    return np.array([places[str(value)] for value in values], dtype=np.int64)
+
+
+def _scores(
+    learner: RelevanceLearner, queries: NDArray[Any], items: NDArray[Any], judgements: NDArray[np.float64]
+) -> dict[str, float]:
+    """Return the NDCG@10 of the learned divergence and, where both have the same features, of cosine and Euclidean."""
+    scores = {"learned": learner.score(queries, items, judgements)}
+    if queries.shape[1] != items.shape[1]:
+        return scores
+    asked, judgements = np.unique(judgements[:, 0]).astype(int), judgements.copy()
+    judgements[:, 0] = np.searchsorted(asked, judgements[:, 0])
+    grades = grades_of(judgements, len(asked), len(items), "--relevance")
+    for name, (first, second) in {
+        "cosine": (normalize(queries[asked]), normalize(items)),
+        "euclidean": (queries[asked], items),
+    }.items():
+        values = [
+            metrics.ndcg_at_k((second**2).sum(1)[None] - 2 * first[[row]] @ second.T, grades[[row]])
+            for row in range(len(asked))
+        ]
+        scores[name] = float(np.mean(values))
+    return scores
