@@ -52,7 +52,7 @@ class FittedLearner(BaseEstimator):  # type: ignore[misc]
 
     def __getattr__(self, name: str) -> Any:
         if name == "items_" and "points_" in self.__dict__:  # a file holds the points alone
-            self.items_ = self._embed(torch.from_numpy(self.points_)).numpy()
+            self.items_ = self._embed(torch.from_numpy(self.points_), self._items_side).numpy()
             return self.items_
         owner = type(self).__name__
         if name in self.training_data and "divergence_" in self.__dict__:
