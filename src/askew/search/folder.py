@@ -15,7 +15,7 @@ from askew.search.store import Store, check_ids
 
 INDEX = io.FolderFormat(
     kind="index",
-    part=r"(items-[0-9a-f]{16}\.safetensors|model-[0-9a-f]{16}|faiss-[0-9a-f]{16}\.index)",
+    part=r"((items|keys)-[0-9a-f]{16}\.safetensors|model-[0-9a-f]{16}|faiss-[0-9a-f]{16}\.index)",
     parts=lambda description: description["parts"].values(),
 )
 

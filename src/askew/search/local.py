@@ -21,7 +21,7 @@ from askew._parallel import release_memory, slices
 from askew.encoders import as_points
 from askew.io import Rows
 from askew.search.base import Content, Index, RowNumbers, each_block
-from askew.search.certified import SPARE_CANDIDATES, ScannedKeys, largest_products, nearest_by_keys
+from askew.search.certified import SPARE_CANDIDATES, Asked, Mask, ScannedKeys, largest_products, nearest_by_keys
 from askew.search.folder import INDEX, load_model, read_index, restored_store
 from askew.search.inner_product import InnerProductForm, form_for
 from askew.search.store import Store, check_found, check_ids
@@ -143,8 +143,6 @@ class LocalIndex(Index):
             store.drop(rows)
             with self._lock.commit():
                 self._store = store
-                if self._state is not None:
-                    self._state.mask(rows)
             if len(store) < (1 - REMOVED_FRACTION) * store.rows:
                 self._rebuild(store)
 
@@ -179,8 +177,8 @@ class LocalIndex(Index):
     def _build(self, items: Tensor) -> Any:
         """Return the state for items.
 
-        It has ``built_for``, the number of items; ``mask(rows)``, after which no search finds these rows; and
-        ``extension(items, owner)``, which returns a function that adds items, or None if a new state is needed.
+        It has ``built_for``, the number of items, and ``extension(items, owner)``, which returns a function that adds
+        items, or None if a new state is needed.
         """
         if self.divergence.ranks_like() is None:
             return None
@@ -191,22 +189,35 @@ class LocalIndex(Index):
         return count > OUTGROWN * built_for
 
     def _search(self, queries: Tensor, k: int) -> tuple[Tensor, RowNumbers]:
-        store, scanned = self._items, self._state
-
-        def rank(some: Tensor, rows: RowNumbers) -> tuple[Tensor, RowNumbers]:
-            return self._ranked(some, store.values, rows, k)
-
-        if scanned is None:
-            candidates = self._nearest_by_pairs(queries, min(k + SPARE_CANDIDATES, len(store)))
-            values, rows = rank(queries, candidates)
+        store, keys = self._items, self._state
+        if keys is None:
+            values, rows = self._nearest_by_pairs(queries, k, k + SPARE_CANDIDATES)
         else:
-            by_pairs, owner = self._nearest_by_pairs, type(self).__name__
-            least = -math.inf if self.divergence.signed else 0.0
-            values, rows = nearest_by_keys(queries, k, scanned, len(store), self._scan, rank, by_pairs, least, owner)
+            values, rows = nearest_by_keys(
+                keys.asked(queries),
+                k,
+                keys.sizes,
+                len(store),
+                scan=lambda vectors, width: self._scan(vectors, keys.keys, width, store.live),
+                rank=lambda asked, rows: self._rank(asked, rows, k),
+                by_pairs=lambda asked, width: self._nearest_by_pairs(asked.points, k, width),
+                least=-math.inf if self.divergence.signed else 0.0,
+                owner=type(self).__name__,
+            )
         return values, store.ids[rows]
 
-    def _scan(self, vectors: Tensor, keys: Tensor, k: int) -> tuple[Tensor, Tensor]:
-        return largest_products(vectors, keys, k)
+    def _scan(self, vectors: Tensor, keys: Tensor, k: int, allowed: Mask | None) -> tuple[Tensor, Tensor]:
+        return largest_products(vectors, keys, k, allowed)
+
+    def _rank(self, asked: Asked, rows: RowNumbers, k: int) -> tuple[Tensor, RowNumbers]:
+        """Return the order values and the rows of the k nearest of candidates."""
+        items, state = self._items.values, self._state
+
+        def exact(numbers: RowNumbers, rows: RowNumbers) -> Tensor:
+            return self._values(asked.points, items, numbers, rows)
+
+        found: tuple[Tensor, RowNumbers] = state.rank(asked, rows, k, exact, self.divergence.ranks_by_order())
+        return found
 
     def _settings(self) -> dict[str, object]:
         """Return arguments of the constructor and state, for ``index.json``."""
@@ -220,13 +231,14 @@ class LocalIndex(Index):
         """Set the state from settings and files; the store is restored before."""
         self._rebuild()
 
-    def _nearest_by_pairs(self, queries: Tensor, k: int) -> RowNumbers:
-        """Return the rows of the k nearest items from blocks of ``pairwise``."""
+    def _nearest_by_pairs(self, queries: Tensor, k: int, width: int) -> tuple[Tensor, RowNumbers]:
+        """Return the order values and the rows of the k nearest items, among ``width`` from blocks of ``pairwise``."""
         store = self._items
-        columns = max(k, min(4096, store.rows))
+        width = min(width, len(store))
+        columns = max(width, min(4096, store.rows))
         height = max(1, BLOCK_ENTRIES // columns)
         like = next((t for t in (*self.divergence.parameters(), *self.divergence.buffers())), queries)
-        nearest = [torch.empty(0, k, dtype=torch.int64)]
+        nearest = [torch.empty(0, width, dtype=torch.int64)]
         with torch.inference_mode():
             for block in queries.to(like.device).split(height):
                 values, numbers = queries.new_empty(len(block), 0), torch.empty(len(block), 0, dtype=torch.int64)
@@ -237,10 +249,10 @@ class LocalIndex(Index):
                     matrix = self._all_orders(block, items)
                     values = torch.cat([values, matrix.cpu()], 1)
                     numbers = torch.cat([numbers, torch.from_numpy(rows).expand(matrix.shape)], 1)
-                    values, place = values.topk(min(k, values.shape[1]), 1, largest=False)
+                    values, place = values.topk(min(width, values.shape[1]), 1, largest=False)
                     numbers = numbers.gather(1, place)
                 nearest.append(numbers)
-        return torch.cat(nearest).numpy()
+        return self._ranked(queries, store.values, torch.cat(nearest).numpy(), k)
 
     def _all_orders(self, queries: Tensor, items: Tensor) -> Tensor:
         """Return numbers that order all pairs, ``(n, m)``."""
