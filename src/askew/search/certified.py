@@ -152,7 +152,8 @@ class ScannedKeys:
         """
         values, error = self._values(asked, rows)
         place = values.argsort(1)
-        values, error, rows = (np.take_along_axis(part, place, 1) for part in (values, error, rows))
+        values, error = np.take_along_axis(values, place, 1), np.take_along_axis(error, place, 1)
+        rows = np.take_along_axis(rows, place, 1)
         present = rows >= 0
         # Comparisons are negated, because those with NaN are False.
         with np.errstate(invalid="ignore"):

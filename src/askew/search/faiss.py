@@ -266,15 +266,15 @@ class FaissIndex(LocalIndex):
         form = {"centre": state.form.centre[0].tolist(), **state.form.settings()}
         return {**common, "made_for": state.built_for, "reduction": form}
 
-    def _write_parts(self, folder: Path) -> dict[str, Any]:
+    def _write_parts(self, folder: Path, parts: dict[str, str]) -> dict[str, Any]:
         if not isinstance(self._state, _EngineKeys):
             return {}
         engine, faiss = self._state.engine, import_faiss()
         # Computed again, they would take longer than all the rest of loading.
         tensors = {"keys": torch.from_numpy(self._state.array[: self._state.rows])}
-        keys = f"keys-{io.checksum(None, tensors)[:16]}.safetensors"
-        io.save_tensors(folder / keys, tensors, {"kind": "keys"})
-        name = f"faiss-{secrets.token_hex(8)}.index"
+        parts["keys"] = f"keys-{io.checksum(None, tensors)[:16]}.safetensors"
+        io.save_tensors(folder / parts["keys"], tensors, {"kind": "keys"})
+        name = parts["engine"] = f"faiss-{secrets.token_hex(8)}.index"
         digest = hashlib.sha256()
         # By the open file: where FAISS itself closes a file, it does not report that the last bytes found no room.
         with io.atomic_write(folder / name) as temporary, temporary.open("xb") as file:
@@ -287,7 +287,7 @@ class FaissIndex(LocalIndex):
                 faiss.write_index(engine, faiss.PyCallbackIOWriter(write))
             except RuntimeError as error:
                 raise OSError(f"FAISS could not write it: {str(error).splitlines()[0]}") from error
-        return {"engine": {"file": name, "sha256": digest.hexdigest()}, "keys": {"file": keys}}
+        return {"engine": {"file": name, "sha256": digest.hexdigest()}, "keys": {"file": parts["keys"]}}
 
     def _restore(self, settings: dict[str, Any], folder: Path, files: dict[str, Any], shown_file: str) -> None:
         what, store = f"kind in {shown_file}", self._store

@@ -223,8 +223,8 @@ class LocalIndex(Index):
         """Return arguments of the constructor and state, for ``index.json``."""
         return {}
 
-    def _write_parts(self, folder: Path) -> dict[str, Any]:
-        """Write files in addition to model and items, and return their names and digests."""
+    def _write_parts(self, folder: Path, parts: dict[str, str]) -> dict[str, Any]:
+        """Write files in addition to model and items, name each in ``parts`` first, and return names and digests."""
         return {}
 
     def _restore(self, settings: dict[str, Any], folder: Path, files: dict[str, Any], shown_file: str) -> None:
@@ -291,8 +291,7 @@ class LocalIndex(Index):
                     tensors = {"items": torch.from_numpy(store.values), "ids": torch.from_numpy(store.ids)}
                     parts["items"] = f"items-{io.checksum(None, tensors)[:16]}.safetensors"
                     io.save_tensors(place / parts["items"], tensors, {"kind": "items"})
-                own = self._write_parts(place)
-                parts.update({name: part["file"] for name, part in own.items()})
+                own = self._write_parts(place, parts)
                 next_id = 0 if store is None else store.next_id
                 return {"next_id": next_id, "settings": self._settings(), "own": own, "notes": dict(notes or {})}
 
