@@ -32,6 +32,7 @@ from torch import Tensor
 
 from askew import checks
 from askew._parallel import over_blocks, workers
+from askew.search.columns import Mask
 from askew.search.inner_product import InnerProductForm
 from askew.search.store import empty_rows, with_room
 
@@ -53,7 +54,6 @@ KEY_ROWS = 2048
 GROUP = 128
 
 RowNumbers = NDArray[np.int64]
-Mask = NDArray[np.bool_]
 
 
 class Asked(NamedTuple):

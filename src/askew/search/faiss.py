@@ -20,7 +20,8 @@ from torch import Tensor
 from askew import checks, io
 from askew._parallel import release_memory
 from askew.search.base import RowNumbers
-from askew.search.certified import Mask, ScannedKeys, Sizes, largest_products, sizes_of
+from askew.search.certified import ScannedKeys, Sizes, largest_products, sizes_of
+from askew.search.columns import Mask
 from askew.search.engines import (
     KINDS,
     import_faiss,
@@ -38,6 +39,8 @@ from askew.search.store import empty_rows
 ALL_KINDS = ("flat", *KINDS)
 # From this many features on FAISS scans all keys faster than torch in blocks; measured at 33 and 129.
 WIDE = 96
+# All items that pass a filter are scanned if they are a smaller fraction than this.
+SCANNED_FRACTION = 1 / 16
 # Queries that set the effort, and how many neighbours of each are to be found.
 TUNING_QUERIES = 256
 TUNING_NEIGHBOURS = 10
@@ -212,21 +215,25 @@ class FaissIndex(LocalIndex):
 
     # ------------------------------------------------------------------ search
 
-    def _search(self, queries: Tensor, k: int) -> tuple[Tensor, RowNumbers]:
+    def _search(self, queries: Tensor, k: int, allowed: Mask | None = None) -> tuple[Tensor, RowNumbers]:
         store, state = self._items, self._state
-        if not isinstance(state, _EngineKeys):
-            return super()._search(queries, k)
+        count = len(store) if allowed is None else int(allowed.sum())
+        # Few items are scanned: they are in few of the lists, and nodes lead to others.
+        if not isinstance(state, _EngineKeys) or count < SCANNED_FRACTION * len(store):
+            return super()._search(queries, k, allowed)
         kind, asked = KINDS[state.kind], state.asked(queries)
         vectors = kind.padded(state.form.stretched(asked.vectors).numpy())
-        width = min(kind.candidates(k), len(store))
-        rows = search_engine(state.kind, state.engine, vectors, width, state.effort, store.live)
+        width, mask = min(kind.candidates(k), count), store.live if allowed is None else allowed
+        effort = state.effort * len(store) // count  # as many items that pass are visited as there are without a filter
+        effort = min(effort, max(most_effort(state.kind, state.engine), state.effort))
+        rows = search_engine(state.kind, state.engine, vectors, width, effort, mask)
         if rows.size and (rows.max() >= store.rows or rows.min() < -1):
             raise ValueError(io.damaged("the FAISS index", "it names rows that are not there"))
         values, best = self._rank(asked, rows, k)
         ids = store.ids[best]
         short = np.flatnonzero((best < 0).any(1))
         if len(short):  # the lists that were visited held fewer than k items
-            values[short], ids[short] = self._exact(queries[torch.from_numpy(short)], k)
+            values[short], ids[short] = self._exact(queries[torch.from_numpy(short)], k, allowed)
         return values, ids
 
     def _scan(self, vectors: Tensor, keys: Tensor, k: int, allowed: Mask | None) -> tuple[Tensor, Tensor]:
@@ -237,8 +244,8 @@ class FaissIndex(LocalIndex):
         scores, numbers = map(torch.from_numpy, found)
         return scores.masked_fill(numbers < 0, torch.nan), numbers  # FAISS skips products that are NaN
 
-    def _exact(self, queries: Tensor, k: int) -> tuple[Tensor, RowNumbers]:
-        return super()._search(queries, k)
+    def _exact(self, queries: Tensor, k: int, allowed: Mask | None = None) -> tuple[Tensor, RowNumbers]:
+        return super()._search(queries, k, allowed)
 
     def tune(self, queries: ArrayLike | Tensor, k: int = 10, recall: float | None = None) -> int:
         """Set the effort that finds this fraction of the k nearest of some hundred typical queries, and return it.
@@ -346,16 +353,23 @@ def _least_effort(
     width = min(KINDS[kind].candidates(truth.shape[1]), engine.ntotal)
     vectors = KINDS[kind].padded(vectors)
     most = most_effort(kind, engine)
-    effort = 1 if kind.startswith("ivf") else 16
-    while True:
-        effort = min(effort, most)
+    effort, low = 1 if kind.startswith("ivf") else 16, 0
+
+    def measured(effort: int) -> float:
         rows = search_engine(kind, engine, vectors, width, effort, live)
-        recall = sum(len(np.intersect1d(a, b)) for a, b in zip(rows, truth, strict=True)) / truth.size
-        if recall >= _goal(target) or effort == most:
-            return effort, recall
-        # The next of 1, 2, 3, 4, 6, 8, 12, 16, 24, 32 and so on.
-        is_power = effort & (effort - 1) == 0
-        effort += max(1, effort // 2 if is_power else effort // 3)
+        return sum(len(np.intersect1d(a, b)) for a, b in zip(rows, truth, strict=True)) / truth.size
+
+    while (recall := measured(min(effort, most))) < _goal(target) and effort < most:
+        low, effort = effort, 2 * effort
+    effort = min(effort, most)
+    while recall >= _goal(target) and effort - low > max(1, low // 8):
+        middle = (low + effort) // 2
+        between = measured(middle)
+        if between >= _goal(target):
+            effort, recall = middle, between
+        else:
+            low = middle
+    return effort, recall
 
 
 def _goal(target: float) -> float:
