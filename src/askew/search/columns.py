@@ -26,6 +26,8 @@ def as_column(values: object, what: str) -> Column:
     if array.ndim != 1 or not mixed:
         return array
     texts = list(values) if isinstance(values, set | frozenset) else list(np.asarray(values, dtype=object))
+    if not any(isinstance(text, str) for text in texts):
+        return array
     if not all(isinstance(text, str) for text in texts):
         other = next(text for text in texts if not isinstance(text, str))
         raise TypeError(checks.message(what, "all of one kind", f"strings and {other!r}"))

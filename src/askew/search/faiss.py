@@ -70,12 +70,13 @@ class _EngineKeys(ScannedKeys):
 
 
 class FaissIndex(LocalIndex):
-    """Search by a Bregman divergence in FAISS, in either direction, with exact values.
+    """Search by a Bregman divergence in FAISS, in either direction.
 
     A Bregman divergence ranks items as an inner product or, with one more feature, as a Euclidean distance does (see
-    :func:`keys_and_queries`). FAISS finds candidates by these vectors, and the form of the divergence that does not
-    cancel ranks them. Besides Bregman divergences, this holds for Euclidean and Mahalanobis distances, for Bregman-GS,
-    and for roots and multiples of all of them.
+    :func:`keys_and_queries`). FAISS finds candidates by these vectors, products in full precision rank them, and the
+    divergence is evaluated where rounding matters; see :meth:`search` for the precision of values. Besides Bregman
+    divergences, this holds for Euclidean and Mahalanobis distances, for Bregman-GS, and for roots and multiples of all
+    of them.
 
     Parameters
     ----------
@@ -353,7 +354,7 @@ def _least_effort(
     width = min(KINDS[kind].candidates(truth.shape[1]), engine.ntotal)
     vectors = KINDS[kind].padded(vectors)
     most = most_effort(kind, engine)
-    effort, low = 1 if kind.startswith("ivf") else 16, 0
+    effort, low = (1, 0) if kind.startswith("ivf") else (16, 16)
 
     def measured(effort: int) -> float:
         rows = search_engine(kind, engine, vectors, width, effort, live)

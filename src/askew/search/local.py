@@ -139,7 +139,7 @@ class LocalIndex(Index):
     def add_blocks(self, blocks: Rows | Iterable[ArrayLike | Tensor]) -> None:
         """Add items that come in blocks; see :meth:`Index.add_blocks`.
 
-        An index without items is built once, when all of them are there, and after an error it has none.
+        An index without items is built once, when all are there, and after an error it has none. Items have no fields.
         """
         with self._changing():
             if len(self) == 0:
@@ -261,9 +261,10 @@ class LocalIndex(Index):
             allowed = None if filter is None else self._allowed(filter, "search")
             count = len(self) if allowed is None else int(allowed.sum())
             if k > count:
-                must, got = f"at most {count}, the number of items that pass the filter", k
-                raise ValueError(checks.message(f"k of {type(self).__name__}.search", must, got))
-            order, ids = self._search(embeddings, k, allowed)
+                must = f"at most {count}, the number of items that pass the filter"
+                raise ValueError(checks.message(f"k of {type(self).__name__}.search", must, k))
+            with torch.inference_mode():
+                order, ids = self._search(embeddings, k, allowed)
         return order.numpy(), ids
 
     def range_search(
@@ -325,7 +326,7 @@ class LocalIndex(Index):
         mask = store.live if allowed is None else allowed
 
         def by_pairs(queries: Tensor, width: int) -> tuple[Tensor, RowNumbers]:
-            rows = store.present if mask is None else np.flatnonzero(mask)
+            rows = np.arange(store.rows) if mask is None else np.flatnonzero(mask)
             nearest = nearest_by_pairs(self.divergence, self.direction, queries, store, rows, min(width, count))
             return self._ranked(queries, store.values, nearest, k)
 
