@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import copy
+import functools
 import math
 import os
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -297,10 +298,10 @@ class LocalIndex(Index):
         if not isinstance(radius, int | float | np.number) or not radius >= 0:
             raise ValueError(checks.message(f"radius of {what}", "a number of at least 0", repr(radius)))
         with self._searching(queries, 1, "range_search") as embeddings:
-            store, divergence = self._items, self.divergence
+            store = self._items
             rows = store.present if filter is None else np.flatnonzero(self._allowed(filter, "range_search"))
-            numbers, rows = within(divergence, self.direction, embeddings, store, rows, float(radius), self._state)
-            values = divergence.from_order(self._values(embeddings, store.values, numbers, rows)).numpy()
+            numbers, rows = within(self.divergence, self.direction, embeddings, store, rows, float(radius), self._state)
+            values = self.divergence.from_order(self._values(embeddings, store.values, numbers, rows)).numpy()
             inside = values <= radius
             numbers, rows, values = numbers[inside], rows[inside], values[inside]
             order = np.lexsort((rows, values, numbers))
@@ -351,13 +352,9 @@ class LocalIndex(Index):
 
     def _rank(self, asked: Asked, rows: RowNumbers, k: int) -> tuple[Tensor, RowNumbers]:
         """Return the order values and the rows of the k nearest of candidates."""
-        items, state = self._items.values, self._state
-
-        def exact(numbers: RowNumbers, rows: RowNumbers) -> Tensor:
-            return self._values(asked.points, items, numbers, rows)
-
-        found: tuple[Tensor, RowNumbers] = state.rank(asked, rows, k, exact, self.divergence.ranks_by_order())
-        return found
+        exact = functools.partial(self._values, asked.points, self._items.values)
+        keys: ScannedKeys = self._state
+        return keys.rank(asked, rows, k, exact, self.divergence.ranks_by_order())
 
     def _settings(self) -> dict[str, object]:
         """Return arguments of the constructor and state, for ``index.json``."""
