@@ -1,6 +1,6 @@
-"""Search by a trained neural Bregman divergence compared with plain FAISS, and by KL compared with nmslib.
+"""Search by a trained divergence compared with plain FAISS, and by KL compared with nmslib.
 
-    python benchmarks/search.py [--items 1000000] [--dim 32] [--queries 1000] [--rounds 3]
+    python benchmarks/search.py [--items 1000000] [--dim 32] [--queries 1000] [--rounds 3] [--divergences nbd drift]
                                 [--only exact approximate build order kl] [--kinds ivf hnsw ivf-pq]
 
 Data are clusters of different shapes, the divergence is learned from labelled points of them. Cases that are compared
@@ -30,7 +30,7 @@ from numpy.typing import NDArray
 
 import askew
 from askew.encoders import encode
-from askew.search import ExactIndex, FaissIndex, keys_and_queries
+from askew.search import ExactIndex, FaissIndex, engines, keys_and_queries
 from askew.search.engines import POINTS_PER_LIST, ROUNDS, lists_for
 
 K = 10
@@ -51,12 +51,13 @@ def clusters(count: int, dim: int, queries: int, seed: int = 0) -> tuple[Floats,
     return points[:count], labels[:count], points[count:]
 
 
-def learned(items: Floats, labels: NDArray[np.int64], steps: int) -> askew.Embedded:
-    learner = askew.DivergenceLearner("nbd", encoder=None, steps=steps, random_state=0)
+def learned(name: str, items: Floats, labels: NDArray[np.int64], steps: int) -> askew.Embedded:
+    learner = askew.DivergenceLearner(name, encoder=None, steps=steps, random_state=0)
     learner.fit(items[:5000], labels[:5000])
     values = learner.pairwise(items[5000:5500])
     asymmetry = float(np.median(np.abs(values - values.T) / (values + values.T + 1e-30)))
-    print(f"trained on 5000 points, {steps} steps; median |D(x,y) - D(y,x)| / (D(x,y) + D(y,x)) = {asymmetry:.3f}")
+    print(f"\n{name}: trained on 5000 points, {steps} steps")
+    print(f"median |D(x,y) - D(y,x)| / (D(x,y) + D(y,x)) = {asymmetry:.3f}")
     return learner.model_
 
 
@@ -123,6 +124,24 @@ def searches(
             f"| {name} | {1e3 * seconds:.0f} | {floor / seconds:.2f} | {times['ExactIndex'] / seconds:.2f} "
             f"| {share(found, truth):.4f} |"
         )
+    for name, index in indexes.items():
+        if getattr(index, "kind", "flat") != "flat":
+            one_at_a_time(name, index, queries, options.rounds)
+
+
+def one_at_a_time(name: str, index: FaissIndex, queries: Floats, rounds: int) -> None:
+    """One query alone, and FAISS's own search of the same index with vectors that are there already."""
+    engine, kind, effort = index._state.engine, index.kind, index.effort  # what FAISS alone would be given
+    embeddings = encode(index.encoder, torch.from_numpy(queries[:100]))
+    vectors = engines.KINDS[kind].padded(index._state.form.queries(embeddings).float().numpy())
+    cases = {
+        "FAISS alone": lambda: [engines.search_engine(kind, engine, v[None], K, effort, None) for v in vectors],
+        "with values": lambda: [index.search(query[None], K) for query in queries[:100]],
+    }
+    times = {case: 10 * seconds for case, seconds in in_turn(cases, rounds).items()}
+    ratio = times["with values"] / times["FAISS alone"]
+    print(f"\n| one query alone | FAISS alone, ms | {name}, ms | ratio |\n|---|---|---|---|")
+    print(f"| | {times['FAISS alone']:.3f} | {times['with values']:.3f} | {ratio:.1f} |", flush=True)
 
 
 def orders(model: askew.Embedded, items: Floats, queries: Floats, direction: str) -> None:
@@ -348,20 +367,22 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--kl-items", type=int, default=200_000)
     parts = ["exact", "approximate", "order", "build", "kl"]
+    parser.add_argument("--divergences", nargs="+", default=["nbd", "drift"])
     parser.add_argument("--only", nargs="+", default=parts, choices=parts)
     parser.add_argument("--kinds", nargs="+", default=["ivf"], choices=["ivf", "hnsw", "ivf-pq"])
     options = parser.parse_args()
     print(f"{torch.get_num_threads()} threads, torch {torch.__version__}, faiss {faiss.__version__}")
     if set(options.only) - {"kl"}:
         items, labels, queries = clusters(options.items, options.dim, options.queries)
-        model = learned(items, labels, options.steps)
-        for direction in DIRECTIONS:
-            if {"exact", "approximate"} & set(options.only):
-                searches(model, items, queries, direction, options)
-            if "order" in options.only:
-                orders(model, items, queries, direction)
-        if "build" in options.only:
-            builds(model, items, queries, options.kinds)
+        for number, name in enumerate(options.divergences):
+            model = learned(name, items, labels, options.steps)
+            for direction in DIRECTIONS:
+                if {"exact", "approximate"} & set(options.only):
+                    searches(model, items, queries, direction, options)
+                if "order" in options.only:
+                    orders(model, items, queries, direction)
+            if "build" in options.only and number == 0:
+                builds(model, items, queries, options.kinds)
     if "kl" in options.only:
         kl(options.kl_items, 32, options.queries, options.rounds)
 

@@ -388,17 +388,6 @@ def test_all_items_are_asked_for(kind: str) -> None:
     np.testing.assert_array_equal(np.sort(ids, 1), np.tile(np.arange(100, 3000), (3, 1)))
 
 
-def test_exact_search_in_small_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
-    index = filled("kl", "ivf")
-    index.remove(np.arange(0, 3000, 7))
-    index.effort = 1
-    recall, few = index.recall(QUERIES, 10), index.search(QUERIES, 1500)
-    monkeypatch.setattr(module, "EXACT_ROWS", 100)
-    assert index.recall(QUERIES, 10) == recall
-    for one, other in zip(index.search(QUERIES, 1500), few, strict=True):
-        np.testing.assert_array_equal(one, other)
-
-
 def test_recall_counts_equals() -> None:
     items = np.repeat(ITEMS[:100], 20, axis=0)
     index = filled("kl", "hnsw", items=items)

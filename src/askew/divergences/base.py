@@ -210,6 +210,14 @@ class Divergence(Rebuildable, ABC):
         bregman = self.as_bregman()
         return None if bregman is None else Ranking(bregman)
 
+    def ranks_by_order(self) -> bool:
+        """Return whether the affine form of :meth:`ranks_like` gives :meth:`order` itself, as precisely as it can be.
+
+        Search then takes values from inner products, and computes only those that would lose digits. False is always
+        right, and costs one evaluation of the divergence for each hit.
+        """
+        return False
+
     def order(self, x: Tensor, y: Tensor) -> Tensor:
         """Return numbers that order pairs as D does, and that may differ where D is 0: ``(..., dim) x 2 -> (...)``.
 

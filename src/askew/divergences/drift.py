@@ -122,6 +122,9 @@ class Drift(BregmanWrapper):
     def ranks_like(self) -> Ranking:
         return Ranking(self)
 
+    def ranks_by_order(self) -> bool:
+        return self.divergence.ranks_by_order()
+
     def takes_boundary(self, side: Side) -> bool:
         return self.divergence.takes_boundary(side)
 

@@ -52,6 +52,9 @@ class NeuralBregman(Bregman):
         dim = checks.check_size(dim, "dim of NeuralBregman")
         super().__init__(ICNN(dim, widths, activation, quadratic, separable, nonnegative, init, calibrated))
 
+    def ranks_by_order(self) -> bool:
+        return type(self).compute is Bregman.compute
+
     @classmethod
     def paper(cls, dim: int, widths: Sequence[int] = (128, 128)) -> NeuralBregman:
         """Return the network of the paper: softplus, no further terms, no calibration.

@@ -71,6 +71,9 @@ class _Increasing(Wrapper):
     def ranks_like(self) -> Ranking | None:
         return self.divergence.ranks_like()
 
+    def ranks_by_order(self) -> bool:
+        return self.divergence.ranks_by_order()
+
     def takes_boundary(self, side: Side) -> bool:
         return self.divergence.takes_boundary(side)
 
@@ -399,6 +402,9 @@ class Reversed(Wrapper):
     def ranks_like(self) -> Ranking | None:
         ranking = self.divergence.ranks_like()
         return None if ranking is None else replace(ranking, swapped=not ranking.swapped)
+
+    def ranks_by_order(self) -> bool:
+        return self.divergence.ranks_by_order()
 
     def takes_boundary(self, side: Side) -> bool:
         return self.divergence.takes_boundary("second" if side == "first" else "first")

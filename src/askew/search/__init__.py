@@ -7,7 +7,7 @@ from askew.search.base import Index
 from askew.search.exact import ExactIndex
 from askew.search.faiss import FaissIndex
 from askew.search.inner_product import InnerProductForm
-from askew.search.local import load_index
+from askew.search.loading import load_index
 from askew.search.vectors import KeysAndQueries, keys_and_queries
 
 if TYPE_CHECKING:

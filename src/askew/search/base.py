@@ -141,7 +141,7 @@ class Index(ABC):
         Returns
         -------
         tuple of arrays, ``(n, k)`` each
-            True divergences in ascending order, and the ids of the items.
+            Divergences in ascending order, and the ids of the items.
         """
         order, ids = self.search_order(queries, k)
         return self.divergence.from_order(torch.from_numpy(order)).numpy(), ids

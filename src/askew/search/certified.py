@@ -1,18 +1,20 @@
-r"""Certified exact search: candidates by inner products, which are rounded, and a proof that none is missing.
+r"""Search by the keys of items: candidates and values from inner products, and a proof that rounding hides none.
 
-D(query, item) = base(query) - s, where s is the inner product of the query's vector with the item's key. A product in
-floating point is off by at most e (:func:`rounding_error`), so it cannot tell items apart that are nearer to each
-other than that. Yet it proves which items do not matter.
+S(query, item) = base(query) - s, where s is the inner product of the query's vector with the item's key. S orders items
+as the divergence does, and often is its value. Keys are rounded, and so are products, so an S is off by at most some e.
 
-**Theorem.** Let C be the items with the largest computed products, t the smallest of these, and w the smallest computed
-product among the k items of C with the smallest divergences. If w - t > 2 e, these are the k nearest of all items.
+**Which items.** *Theorem.* Let C be the items with the largest computed products, t the smallest of these, and w the
+smallest computed product among the k items of C with the smallest divergences. If w - t > 2 e, these are the k nearest
+of all items. *Proof.* An item j outside of C has a computed product of at most t, so s_j <= t + e < w - e <= s_i for
+each of the k items i, and D(query, j) > D(query, i). \square
 
-*Proof.* An item j outside of C has a computed product of at most t, so s_j <= t + e < w - e <= s_i for each of the k
-items i, and D(query, j) > D(query, i). \square
+So a few candidates more than k are ranked, and a query is repeated with more of them until the condition holds. Where
+that takes too many, as for clusters that are far apart and narrow, it gets the divergences of all pairs.
 
-So a few candidates more than k get their exact divergence, and a query is repeated with more of them until the
-condition holds. Where that takes too many, as for clusters that are far apart and narrow, it gets the divergences of
-all pairs.
+**In which order, and with which values.** Products of candidates are computed once more, in float64. The divergence
+itself is evaluated only for candidates whose S is within e of another one that matters, and for those whose S is
+smaller than e / rtol: near pairs, where the digits cancel. All others have a relative error below rtol. An item equal
+to the query is such a near pair, and its divergence is 0.
 """
 
 from __future__ import annotations
@@ -29,15 +31,22 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from askew import checks
-from askew._parallel import workers
+from askew._parallel import over_blocks, workers
+from askew.search.columns import Mask
 from askew.search.inner_product import InnerProductForm
 from askew.search.store import empty_rows, with_room
 
 # Candidates beyond k at first, and at most.
 SPARE_CANDIDATES = 8
 MOST_CANDIDATES = 1024
-# The error of an inner product is taken to be below this many units of eps |query| |key|, above the subnormal range.
+# The error of an inner product is taken to be below this many units of eps |query| |key|, above the subnormal range:
+# of one that is summed in the precision of the keys, and of one that is summed in float64.
 ERROR_UNITS = 8.0
+WIDE_ERROR_UNITS = 4.0
+# The relative error of a value, in units of eps: 1.2e-4 in float32. The error of most is a hundredth of it.
+VALUE_UNITS = 1000.0
+# Numbers in the keys of candidates that a thread multiplies at a time.
+BLOCK_NUMBERS = 1 << 18
 # A block of products is read once more after it is written, so it must not leave the cache; measured.
 QUERY_ROWS = 512
 KEY_ROWS = 2048
@@ -45,6 +54,18 @@ KEY_ROWS = 2048
 GROUP = 128
 
 RowNumbers = NDArray[np.int64]
+
+
+class Asked(NamedTuple):
+    """Queries and their vectors: S(query, item) = base - <vector, key>."""
+
+    points: Tensor
+    vectors: Tensor
+    base: Tensor
+
+    def subset(self, rows: Tensor) -> Asked:
+        """Return some of the queries."""
+        return Asked(*(part[rows] for part in self))
 
 
 class Sizes(NamedTuple):
@@ -68,12 +89,12 @@ def sizes_of(keys: NDArray[Any], owner: str) -> Sizes:
     return sizes
 
 
-@dataclass
+@dataclass(kw_only=True)
 class ScannedKeys:
     """The keys of all rows of an index, which a search scans."""
 
     form: InnerProductForm
-    array: NDArray[Any]  # with room for more
+    array: NDArray[Any]  # with room for more rows; a subclass has further columns behind a key
     rows: int
     sizes: Sizes
     built_for: int  # the number of items that the form was made for
@@ -85,17 +106,27 @@ class ScannedKeys:
         count = len(items)
         array = empty_rows((count, form.size), dtype, scratch)
         form.fill_plain_keys(items, torch.from_numpy(array))
-        return cls(form, array, count, sizes_of(array, owner), count, scratch)
+        sizes = sizes_of(array, owner)
+        return cls(form=form, array=array, rows=count, sizes=sizes, built_for=count, scratch=scratch)
 
     @property
     def keys(self) -> Tensor:
-        """The keys, ``(rows, size)``."""
-        return torch.from_numpy(self.array[: self.rows])
+        """The keys, ``(rows, dim + 1)``."""
+        return torch.from_numpy(self.array[: self.rows, : self.form.centre.shape[1] + 1])
 
-    def extension(self, items: Tensor, owner: str) -> Callable[[], None]:
-        """Return a function that adds the keys of items, and cannot fail."""
+    def asked(self, queries: Tensor) -> Asked:
+        """Return queries with their vectors in the precision of the keys."""
+        vectors, base = self.form.queries_and_base(queries)
+        return Asked(queries, vectors.to(self.keys.dtype), base)
+
+    def extension(self, items: Tensor, owner: str) -> Callable[[], None] | None:
+        """Return a function that adds the keys of items and cannot fail; None if a new state is needed."""
         new = self.form.plain_keys(items).to(self.keys.dtype).numpy()
-        sizes = Sizes(*map(max, self.sizes, sizes_of(new, owner)))
+        return self.extended_by(new, sizes_of(new, owner))
+
+    def extended_by(self, new: NDArray[Any], sizes: Sizes) -> Callable[[], None]:
+        """Return a function that adds rows to the array."""
+        sizes = Sizes(*map(max, self.sizes, sizes))
         rows = self.rows + len(new)
         array = with_room(self.array, self.rows, len(new), self.scratch)
         array[self.rows : rows] = new
@@ -105,10 +136,66 @@ class ScannedKeys:
 
         return extend
 
-    def mask(self, rows: RowNumbers) -> None:
-        """Let no search find these rows: near to no query."""
-        self.array[rows] = 0
-        self.array[rows, -1] = -np.inf
+    def rank(
+        self, asked: Asked, rows: RowNumbers, k: int, exact: Callable[..., Tensor], by_order: bool
+    ) -> tuple[Tensor, RowNumbers]:
+        """Return the order values and the rows of the k nearest of candidates, ``(n, candidates)``; see above.
+
+        Parameters
+        ----------
+        asked, rows, k
+            The queries; the rows of their candidates, -1 for none; how many are wanted.
+        exact
+            Gives order values of pairs, from numbers of queries and rows of items.
+        by_order
+            Whether S is the order value. If not, ``exact`` gives all values, and S decides which are needed.
+        """
+        values, error = self._values(asked, rows)
+        place = values.argsort(1)
+        values, error = np.take_along_axis(values, place, 1), np.take_along_axis(error, place, 1)
+        rows = np.take_along_axis(rows, place, 1)
+        present = rows >= 0
+        # Comparisons are negated, because those with NaN are False.
+        with np.errstate(invalid="ignore"):
+            close = ~(np.diff(values) > error[:, 1:] + error[:, :-1]) & present[:, 1:]
+            rtol = VALUE_UNITS * torch.finfo(asked.points.dtype).eps
+            doubtful = present & ~(rtol * np.abs(values) > error) if by_order else present.copy()
+        doubtful[:, :-1] |= close
+        doubtful[:, 1:] |= close
+        # Behind the k-th only those matter that may change places with it.
+        doubtful[:, k:] = np.logical_and.accumulate(close[:, k - 1 :], 1)
+        values[:, k:][~doubtful[:, k:]] = np.inf
+        query, column = doubtful.nonzero()
+        if len(query):
+            values[query, column] = exact(query, rows[query, column]).numpy()
+            again = np.unique(query)
+            order = np.lexsort((rows[again], values[again], ~present[again]), axis=1)
+            values[again] = np.take_along_axis(values[again], order, 1)
+            rows[again] = np.take_along_axis(rows[again], order, 1)
+        return torch.from_numpy(values[:, :k]).to(asked.points.dtype), rows[:, :k]
+
+    def _values(self, asked: Asked, rows: RowNumbers) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+        """Return S of candidates from products in float64, infinite for none, and bounds of its error."""
+        values, error = np.empty(rows.shape), np.empty(rows.shape)
+        vectors, base = asked.vectors.double().numpy(), asked.base.double().numpy()[:, None]
+        lengths = np.linalg.norm(vectors[:, :-1], axis=1)[:, None]
+        size, kind = vectors.shape[1], np.finfo(self.array.dtype)
+
+        def work(part: slice) -> None:
+            chosen = np.take(self.array, rows[part].reshape(-1), axis=0, mode="clip")[:, :size].astype(np.float64)
+            keys = chosen.reshape(*rows[part].shape, size)
+            slopes = np.sqrt(np.einsum("nmd,nmd->nm", keys[..., :-1], keys[..., :-1]))
+            scale = lengths[part] * slopes + np.abs(vectors[part, -1:] * keys[..., -1]) + np.abs(base[part])
+            hidden = kind.tiny * size * (1 + lengths[part] + slopes)  # subnormal features lose digits
+            with np.errstate(invalid="ignore"):
+                values[part] = base[part] - np.matmul(keys, vectors[part, :, None])[..., 0]
+            error[part] = WIDE_ERROR_UNITS * (kind.eps * scale + hidden)
+
+        over_blocks(len(rows), max(1, BLOCK_NUMBERS // (size * max(1, rows.shape[1]))), work)
+        unknown = ~np.isfinite(values)  # of a query whose vector overflows: all candidates are evaluated
+        values[unknown], error[unknown] = -np.inf, np.inf
+        values[rows < 0] = np.inf
+        return values, error
 
 
 def rounding_error(vectors: Tensor, sizes: Sizes) -> Tensor:
@@ -123,66 +210,61 @@ def rounding_error(vectors: Tensor, sizes: Sizes) -> Tensor:
     hidden = math.sqrt(size * kind.tiny)
     lengths: Tensor = vectors[:, :-1].norm(dim=1) + hidden
     slopes = sizes.slopes + hidden
-    relative = kind.eps * (lengths * slopes + sizes.last)
+    relative = kind.eps * (lengths * slopes + vectors[:, -1].abs() * sizes.last)
     return ERROR_UNITS * (relative + kind.tiny * size * (1 + lengths + slopes))
 
 
 def nearest_by_keys(
-    queries: Tensor,
+    asked: Asked,
     k: int,
-    scanned: ScannedKeys,
+    sizes: Sizes,
     count: int,
-    scan: Callable[[Tensor, Tensor, int], tuple[Tensor, Tensor]],
-    rank: Callable[[Tensor, RowNumbers], tuple[Tensor, RowNumbers]],
-    by_pairs: Callable[[Tensor, int], RowNumbers],
+    scan: Callable[[Tensor, int], tuple[Tensor, Tensor]],
+    rank: Callable[[Asked, RowNumbers], tuple[Tensor, RowNumbers]],
+    by_pairs: Callable[[Asked, int], tuple[Tensor, RowNumbers]],
     least: float,
     owner: str,
 ) -> tuple[Tensor, RowNumbers]:
-    """Return the divergences and the rows of the k nearest of ``count`` items; see the theorem above.
+    """Return the order values and the rows of the k nearest of ``count`` items; see the theorem above.
 
-    ``scan`` does what :func:`largest_products` does. ``rank`` gives the k nearest among candidates by their exact
-    divergences, where -1 is no candidate; ``by_pairs`` gives that many candidates by the divergences of all pairs.
-    Nothing is nearer than ``least``.
+    ``scan`` gives the largest products of vectors, ``rank`` the k nearest among candidates, and ``by_pairs`` the k
+    nearest of that many candidates by the divergences of all pairs. Nothing is nearer than ``least``.
     """
-    rows = np.empty((len(queries), k), np.int64)
-    values = queries.new_empty(len(queries), k)
-    waiting = torch.arange(len(queries))
+    rows = np.empty((len(asked.points), k), np.int64)
+    values = asked.points.new_empty(len(asked.points), k)
+    waiting = torch.arange(len(asked.points))
     most = min(count, max(MOST_CANDIDATES, 2 * k))
     width = min(k + SPARE_CANDIDATES, most)
     while len(waiting):
-        subset = queries[waiting]
-        vectors = scanned.form.plain_queries(subset).to(scanned.keys.dtype)
-        scores, numbers = scan(vectors, scanned.keys, width)
+        subset = asked.subset(waiting)
+        scores, numbers = scan(subset.vectors, width)
         if not bool(torch.isfinite(scores).all()):
-            must = f"of a size whose products with the items fit {vectors.dtype}"
+            must = f"of a size whose products with the items fit {scores.dtype}"
             hint = "Scale the points, or use ExactIndex with float64."
             raise ValueError(checks.message(f"queries of {owner}", must, "products that overflow", hint))
-        error = rounding_error(vectors, scanned.sizes)
-        # A candidate that is behind the k-th by more than rounding needs no exact value.
-        behind = scores < (scores[:, k - 1] - 2 * error)[:, None]
-        found, chosen = rank(subset, numbers.masked_fill(behind, -1).numpy())
+        found, chosen = rank(subset, numbers.numpy())
         values[waiting], rows[waiting.numpy()] = found, chosen
-        apart = (int(numbers.amax()) + 1) * np.arange(len(subset))[:, None]  # one range of numbers for each query
+        apart = (int(numbers.amax()) + 1) * np.arange(len(chosen))[:, None]  # one range of numbers for each query
         taken = torch.from_numpy(np.isin(numbers.numpy() + apart, chosen + apart))
         worst = torch.where(taken, scores, torch.inf).amin(1)
+        error = rounding_error(subset.vectors, sizes)
         waiting = waiting[(worst - scores[:, -1] <= 2 * error) & (found[:, -1] > least)]
         if width == most:
             break
         width = min(4 * width, most)
     if len(waiting) and most < count:
-        subset = queries[waiting]
-        values[waiting], rows[waiting.numpy()] = rank(subset, by_pairs(subset, most))
+        values[waiting], rows[waiting.numpy()] = by_pairs(asked.subset(waiting), most)
     return values, rows
 
 
 # ---------------------------------------------------------------------- the k largest inner products
 
 
-def largest_products(queries: Tensor, keys: Tensor, k: int) -> tuple[Tensor, Tensor]:
+def largest_products(queries: Tensor, keys: Tensor, k: int, allowed: Mask | None = None) -> tuple[Tensor, Tensor]:
     """Return the k largest inner products of each query with at least k keys, and the keys' numbers, ``(n, k)`` each.
 
     Memory is O(k) per query in addition to one block of products for each thread. Of equal products the smaller number
-    comes first.
+    comes first. Keys that are not ``allowed`` are left out.
 
     Examples
     --------
@@ -195,7 +277,10 @@ def largest_products(queries: Tensor, keys: Tensor, k: int) -> tuple[Tensor, Ten
         run = max(1, -(-len(keys) // (count * GROUP))) * GROUP  # keys of one thread
         starts = range(0, len(keys), run)
         for block in queries.split(QUERY_ROWS) if len(queries) else ():
-            scans = [_Scan(block, keys[start : start + run], start, k) for start in starts]
+            scans = [
+                _Scan(block, keys[start : start + run], start, k, None if allowed is None else allowed[start:])
+                for start in starts
+            ]
             best = map_over(_Scan.run, scans)
             score, number = (torch.cat(parts, 1) for parts in zip(*best, strict=True))
             if len(best) > 1:
@@ -214,8 +299,8 @@ class _Scan:
     a product that is NaN must come out, so that it can be reported.
     """
 
-    def __init__(self, queries: Tensor, keys: Tensor, start: int, k: int) -> None:
-        self.queries, self.keys, self.start, self.k = queries, keys, start, k
+    def __init__(self, queries: Tensor, keys: Tensor, start: int, k: int, allowed: Mask | None) -> None:
+        self.queries, self.keys, self.start, self.k, self.allowed = queries, keys, start, k, allowed
         self.scores = queries.new_full((len(queries), k), -torch.inf)
         # An empty place comes after every key.
         self.numbers = torch.full((len(queries), k), torch.iinfo(torch.int64).max)
@@ -224,22 +309,33 @@ class _Scan:
     def run(self) -> tuple[Tensor, Tensor]:
         """Return the k largest products and the numbers of their keys."""
         rows, pooled = len(self.queries), 0
-        buffer = self.queries.new_empty(rows, KEY_ROWS)  # one for all blocks: new memory costs more than the products
+        memory = self.queries.new_empty(rows * KEY_ROWS)  # one for all blocks: new memory costs more than the products
         for start in range(0, len(self.keys), KEY_ROWS):
-            block = self.keys[start : start + KEY_ROWS].t()
-            columns = block.shape[1]
-            if columns < KEY_ROWS:  # the last one
-                buffer = torch.full((rows, -(-columns // GROUP) * GROUP), -torch.inf, dtype=buffer.dtype)
-            torch.mm(self.queries, block, out=buffer[:, :columns])
+            block, numbers = self._block(start)
+            columns = len(block)
+            if columns == 0:
+                continue
+            width = -(-columns // GROUP) * GROUP
+            buffer = memory[: rows * width].view(rows, width)
+            buffer[:, columns:] = -torch.inf
+            torch.mm(self.queries, block.t(), out=buffer[:, :columns])
             row, column, score = self._above(buffer, columns)
             if len(row):
-                self.pool.append((row, self.start + start + column, score))
+                self.pool.append((row, self.start + start + (column if numbers is None else numbers[column]), score))
                 pooled += len(row)
             if pooled > 2 * rows * self.k:
                 self._merge()
                 pooled = 0
         self._merge()
         return self.scores, self.numbers
+
+    def _block(self, start: int) -> tuple[Tensor, Tensor | None]:
+        """Return keys, and their numbers from ``start`` on if some of the block are left out."""
+        block = self.keys[start : start + KEY_ROWS]
+        if self.allowed is None or bool((part := self.allowed[start : start + len(block)]).all()):
+            return block, None
+        numbers = torch.from_numpy(np.flatnonzero(part))
+        return block[numbers], numbers
 
     def _above(self, matrix: Tensor, columns: int) -> tuple[Tensor, Tensor, Tensor]:
         """Return rows, columns and values of the products that are above the k-th best so far."""

@@ -64,8 +64,9 @@ class Kind:
 
     def padded(self, vectors: Vectors) -> Vectors:
         """Return vectors with the zeros that :meth:`features` counts."""
-        missing = self.features(vectors.shape[1]) - vectors.shape[1]
-        return np.pad(vectors, ((0, 0), (0, missing))) if missing else vectors
+        padded = np.zeros((len(vectors), self.features(vectors.shape[1])), np.float32)
+        padded[:, : vectors.shape[1]] = vectors
+        return padded
 
 
 # Lists and graphs hold keys of a lower precision than the items: they only choose candidates, and items in full

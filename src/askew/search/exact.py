@@ -18,9 +18,9 @@ class ExactIndex(LocalIndex):
     """Search all items, by any divergence of the catalogue: the reference for all other indexes.
 
     Where the divergence ranks as an inner product does (see :func:`keys_and_queries`), one matrix product in blocks
-    finds a few candidates more than k, and the form of the divergence that does not cancel decides among them and gives
-    the values. Others are computed for all pairs in blocks. Memory is O(k) per query beyond one block; the index itself
-    holds the items and, for inner products, one vector of dim + 1 features for each.
+    finds a few candidates more than k, and the divergence is evaluated among them where rounding matters; see
+    :meth:`search` for the precision of values. Others are computed for all pairs in blocks. Memory is O(k) per query
+    beyond one block; the index itself holds the items and, for inner products, one vector of dim + 1 features for each.
 
     Use it up to some 100,000 items, or where every neighbour counts; :class:`FaissIndex` is faster for more. Parameters
     are those of :class:`Index`.

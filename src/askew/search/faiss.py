@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import math
 import os
 import secrets
 import warnings
@@ -17,9 +18,10 @@ from numpy.typing import ArrayLike, NDArray
 from torch import Tensor
 
 from askew import checks, io
-from askew._parallel import release_memory, slices
+from askew._parallel import release_memory
 from askew.search.base import RowNumbers
-from askew.search.certified import ScannedKeys, largest_products, sizes_of
+from askew.search.certified import ScannedKeys, Sizes, largest_products, sizes_of
+from askew.search.columns import Mask
 from askew.search.engines import (
     KINDS,
     import_faiss,
@@ -29,7 +31,6 @@ from askew.search.engines import (
     read_engine,
     search_engine,
 )
-from askew.search.exact import nearest_in_blocks
 from askew.search.folder import INDEX
 from askew.search.inner_product import InnerProductForm, form_for, sample_of
 from askew.search.local import LocalIndex
@@ -38,45 +39,44 @@ from askew.search.store import empty_rows
 ALL_KINDS = ("flat", *KINDS)
 # From this many features on FAISS scans all keys faster than torch in blocks; measured at 33 and 129.
 WIDE = 96
+# All items that pass a filter are scanned if they are a smaller fraction than this.
+SCANNED_FRACTION = 1 / 16
 # Queries that set the effort, and how many neighbours of each are to be found.
 TUNING_QUERIES = 256
 TUNING_NEIGHBOURS = 10
-# Items whose keys are computed at a time for an exact search.
-EXACT_ROWS = 1 << 16
 
 
-@dataclass
-class _EngineState:
-    """An engine of FAISS that holds the keys of all rows, in the Euclidean form."""
+@dataclass(kw_only=True)
+class _EngineKeys(ScannedKeys):
+    """Keys that an engine of FAISS holds as well, in the Euclidean form: behind a key is the rest of its row there."""
 
     kind: str
     engine: Any
-    form: InnerProductForm
-    built_for: int
     effort: int
 
     def extension(self, items: Tensor, owner: str) -> Callable[[], None] | None:
         """Return a function that adds items; None if the form cannot hold them."""
-        # Plain keys first: they tell whether it can.
-        keys = self.form.plain_keys(items).float().numpy()
-        if sizes_of(keys, owner).whole > self.form.radius:
+        rows = np.empty((len(items), self.array.shape[1]), np.float32)
+        sizes = _fill_keys(rows, self.form, items, owner)
+        if sizes.whole > self.form.radius:
             return None
-        keys = np.pad(keys, ((0, 0), (0, 1)))
-        _fill_last_feature(keys, self.form.radius)
-        padded = KINDS[self.kind].padded(keys)
-        return lambda: self.engine.add(padded)
+        extend = self.extended_by(rows, sizes)
 
-    def mask(self, rows: RowNumbers) -> None:
-        """Do nothing: a search is told which rows are live."""
+        def add() -> None:
+            self.engine.add(rows)
+            extend()
+
+        return add
 
 
 class FaissIndex(LocalIndex):
-    """Search by a Bregman divergence in FAISS, in either direction, with exact values.
+    """Search by a Bregman divergence in FAISS, in either direction.
 
     A Bregman divergence ranks items as an inner product or, with one more feature, as a Euclidean distance does (see
-    :func:`keys_and_queries`). FAISS finds candidates by these vectors, and the form of the divergence that does not
-    cancel ranks them. Besides Bregman divergences, this holds for Euclidean and Mahalanobis distances, for Bregman-GS,
-    and for roots and multiples of all of them.
+    :func:`keys_and_queries`). FAISS finds candidates by these vectors, products in full precision rank them, and the
+    divergence is evaluated where rounding matters; see :meth:`search` for the precision of values. Besides Bregman
+    divergences, this holds for Euclidean and Mahalanobis distances, for Bregman-GS, and for roots and multiples of all
+    of them.
 
     Parameters
     ----------
@@ -111,7 +111,7 @@ class FaissIndex(LocalIndex):
     """
 
     _needs_inner_products = True
-    _state: ScannedKeys | _EngineState | None = None
+    _state: ScannedKeys | _EngineKeys | None = None
 
     def __init__(
         self,
@@ -133,22 +133,22 @@ class FaissIndex(LocalIndex):
     @property
     def kind(self) -> str:
         """The kind of the index as it is now."""
-        return self._state.kind if isinstance(self._state, _EngineState) else "flat"
+        return self._state.kind if isinstance(self._state, _EngineKeys) else "flat"
 
     @property
     def effort(self) -> int:
         """How many lists (ivf) or nodes (hnsw) a search visits; may be set. A flat index visits all items."""
-        return self._state.effort if isinstance(self._state, _EngineState) else 1
+        return self._state.effort if isinstance(self._state, _EngineKeys) else 1
 
     @effort.setter
     def effort(self, effort: int) -> None:
         checks.check_size(effort, "effort of FaissIndex")
-        if isinstance(self._state, _EngineState):
+        if isinstance(self._state, _EngineKeys):
             self._state.effort = effort
 
     # ------------------------------------------------------------------ changes
 
-    def _build(self, items: Tensor) -> ScannedKeys | _EngineState:
+    def _build(self, items: Tensor) -> ScannedKeys | _EngineKeys:
         kind = self._asked or kind_for(len(items))
         if kind == "flat":
             return self._flat(items)
@@ -168,24 +168,21 @@ class FaissIndex(LocalIndex):
         other_kind = self._asked is None and kind_for(max(count, built_for)) != kind_for(built_for)
         return other_kind or super()._outgrown(count, built_for)
 
-    def _build_engine(self, kind: str, items: Tensor) -> tuple[_EngineState, float]:
+    def _build_engine(self, kind: str, items: Tensor) -> tuple[_EngineKeys, float]:
         """Return the state for items, and the recall that was measured with some of them as queries."""
         sample = sample_of(items)
-        form = self._form(sample)
-        plain = form.size
-        form = form.balanced(sample)
+        form, owner = self._form(sample).balanced(sample), type(self).__name__
         keys = empty_rows((len(items), KINDS[kind].features(form.size)), np.float32, self._scratch)
-        keys[:, plain:] = 0
-        form.fill_plain_keys(items, torch.from_numpy(keys[:, :plain]))
+        sizes = _fill_keys(keys, form, items, owner)
         if self._scratch is not None:  # memory is scarce then, and the codes come next
             release_memory()
-        form = form.with_radius(sizes_of(keys[:, :plain], type(self).__name__).whole)
-        _fill_last_feature(keys[:, : form.size], form.radius)
+        form = form.with_radius(sizes.whole)
+        _fill_last_feature(keys, form)
         rows = np.sort(np.random.RandomState(0).permutation(len(items))[:TUNING_QUERIES])
-        queries = form.as_queries(items[torch.from_numpy(rows)])
+        plain = form.plain_queries(form.as_queries(items[torch.from_numpy(rows)])).float()
         neighbours = min(TUNING_NEIGHBOURS, len(items))
-        _, truth = largest_products(form.plain_queries(queries).float(), torch.from_numpy(keys[:, :plain]), neighbours)
-        vectors = form.queries(queries).float().numpy()
+        _, truth = largest_products(plain, torch.from_numpy(keys[:, : plain.shape[1]]), neighbours)
+        vectors = form.stretched(plain).numpy()
         engine: Any = None
         for codes in KINDS[kind].codes:
             del engine  # not two at a time
@@ -193,41 +190,63 @@ class FaissIndex(LocalIndex):
             effort, recall = _least_effort(kind, engine, vectors, truth.numpy(), self.recall_target, None)
             if recall >= _goal(self.recall_target):
                 break
-        return _EngineState(kind, engine, form, len(items), effort), recall
+        return self._engine_keys(kind, engine, form, keys, sizes, len(items), effort), recall
+
+    def _engine_keys(
+        self,
+        kind: str,
+        engine: Any,
+        form: InnerProductForm,
+        keys: NDArray[np.float32],
+        sizes: Sizes,
+        built_for: int,
+        effort: int,
+    ) -> _EngineKeys:
+        return _EngineKeys(
+            form=form,
+            array=keys,
+            rows=len(keys),
+            sizes=sizes,
+            built_for=built_for,
+            scratch=self._scratch,
+            kind=kind,
+            engine=engine,
+            effort=effort,
+        )
 
     # ------------------------------------------------------------------ search
 
-    def _search(self, queries: Tensor, k: int) -> tuple[Tensor, RowNumbers]:
+    def _search(self, queries: Tensor, k: int, allowed: Mask | None = None) -> tuple[Tensor, RowNumbers]:
         store, state = self._items, self._state
-        if not isinstance(state, _EngineState):
-            return super()._search(queries, k)
-        kind = KINDS[state.kind]
-        vectors = kind.padded(state.form.queries(queries).float().numpy())
-        width = min(kind.candidates(k), len(store))
-        rows = search_engine(state.kind, state.engine, vectors, width, state.effort, store.live)
+        count = len(store) if allowed is None else int(allowed.sum())
+        # Few items are scanned: they are in few of the lists, and nodes lead to others.
+        if not isinstance(state, _EngineKeys) or count < SCANNED_FRACTION * len(store):
+            return super()._search(queries, k, allowed)
+        kind, asked = KINDS[state.kind], state.asked(queries)
+        vectors = kind.padded(state.form.stretched(asked.vectors).numpy())
+        width, mask = min(kind.candidates(k), count), store.live if allowed is None else allowed
+        effort = state.effort * len(store) // count  # as many items that pass are visited as there are without a filter
+        effort = min(effort, max(most_effort(state.kind, state.engine), state.effort))
+        rows = search_engine(state.kind, state.engine, vectors, width, effort, mask)
         if rows.size and (rows.max() >= store.rows or rows.min() < -1):
             raise ValueError(io.damaged("the FAISS index", "it names rows that are not there"))
-        values, best = self._ranked(queries, store.values, rows, k)
-        short = np.flatnonzero((best < 0).any(1))
+        values, best = self._rank(asked, rows, k)
         ids = store.ids[best]
+        short = np.flatnonzero((best < 0).any(1))
         if len(short):  # the lists that were visited held fewer than k items
-            values[short], ids[short] = self._exact(queries[torch.from_numpy(short)], k)
+            values[short], ids[short] = self._exact(queries[torch.from_numpy(short)], k, allowed)
         return values, ids
 
-    def _scan(self, vectors: Tensor, keys: Tensor, k: int) -> tuple[Tensor, Tensor]:
-        if keys.shape[1] < WIDE:
-            return super()._scan(vectors, keys, k)
+    def _scan(self, vectors: Tensor, keys: Tensor, k: int, allowed: Mask | None) -> tuple[Tensor, Tensor]:
+        if keys.shape[1] < WIDE or allowed is not None:
+            return super()._scan(vectors, keys, k, allowed)
         faiss = import_faiss()
         found = faiss.knn(vectors.contiguous().numpy(), keys.numpy(), k, faiss.METRIC_INNER_PRODUCT)
         scores, numbers = map(torch.from_numpy, found)
         return scores.masked_fill(numbers < 0, torch.nan), numbers  # FAISS skips products that are NaN
 
-    def _exact(self, queries: Tensor, k: int) -> tuple[Tensor, RowNumbers]:
-        store = self._items
-        rows = np.arange(store.rows) if store.live is None else np.flatnonzero(store.live)
-        blocks = ((store.values[rows[part]], rows[part]) for part in slices(len(rows), EXACT_ROWS))
-        values, nearest = nearest_in_blocks(self, blocks, queries, k)
-        return values, store.ids[nearest]
+    def _exact(self, queries: Tensor, k: int, allowed: Mask | None = None) -> tuple[Tensor, RowNumbers]:
+        return super()._search(queries, k, allowed)
 
     def tune(self, queries: ArrayLike | Tensor, k: int = 10, recall: float | None = None) -> int:
         """Set the effort that finds this fraction of the k nearest of some hundred typical queries, and return it.
@@ -238,7 +257,7 @@ class FaissIndex(LocalIndex):
         target = self.recall_target if recall is None else _check_fraction(recall, "recall of FaissIndex.tune")
         with self._searching(queries, 1, "tune") as embeddings:
             state, store = self._state, self._items
-            if isinstance(state, _EngineState) and len(embeddings):
+            if isinstance(state, _EngineKeys) and len(embeddings):
                 _, ids = self._exact(embeddings, min(k, len(store)))
                 truth = store.find(ids.reshape(-1)).reshape(ids.shape)
                 vectors = state.form.queries(embeddings).float().numpy()
@@ -250,17 +269,20 @@ class FaissIndex(LocalIndex):
     def _settings(self) -> dict[str, object]:
         state = self._state
         common = {"asked": self._asked, "kind": self.kind, "recall_target": self.recall_target, "effort": self.effort}
-        if not isinstance(state, _EngineState):
+        if not isinstance(state, _EngineKeys):
             return {**common}
         form = {"centre": state.form.centre[0].tolist(), **state.form.settings()}
         return {**common, "made_for": state.built_for, "reduction": form}
 
-    def _write_parts(self, folder: Path) -> dict[str, Any]:
-        if not isinstance(self._state, _EngineState):
+    def _write_parts(self, folder: Path, parts: dict[str, str]) -> dict[str, Any]:
+        if not isinstance(self._state, _EngineKeys):
             return {}
-        engine = self._state.engine
-        faiss = import_faiss()
-        name = f"faiss-{secrets.token_hex(8)}.index"
+        engine, faiss = self._state.engine, import_faiss()
+        # Computed again, they would take longer than all the rest of loading.
+        tensors = {"keys": torch.from_numpy(self._state.array[: self._state.rows])}
+        parts["keys"] = f"keys-{io.checksum(None, tensors)[:16]}.safetensors"
+        io.save_tensors(folder / parts["keys"], tensors, {"kind": "keys"})
+        name = parts["engine"] = f"faiss-{secrets.token_hex(8)}.index"
         digest = hashlib.sha256()
         # By the open file: where FAISS itself closes a file, it does not report that the last bytes found no room.
         with io.atomic_write(folder / name) as temporary, temporary.open("xb") as file:
@@ -273,7 +295,7 @@ class FaissIndex(LocalIndex):
                 faiss.write_index(engine, faiss.PyCallbackIOWriter(write))
             except RuntimeError as error:
                 raise OSError(f"FAISS could not write it: {str(error).splitlines()[0]}") from error
-        return {"engine": {"file": name, "sha256": digest.hexdigest()}}
+        return {"engine": {"file": name, "sha256": digest.hexdigest()}, "keys": {"file": parts["keys"]}}
 
     def _restore(self, settings: dict[str, Any], folder: Path, files: dict[str, Any], shown_file: str) -> None:
         what, store = f"kind in {shown_file}", self._store
@@ -296,6 +318,7 @@ class FaissIndex(LocalIndex):
                 raise ValueError("its centre has another number of features")
             form = like.restored("euclidean", centre, numbers)
             name, sha256, built_for = files["engine"]["file"], files["engine"]["sha256"], int(settings["made_for"])
+            of_keys = files["keys"]["file"] if "keys" in files else None  # not in those of askew 0.1
         except (KeyError, TypeError, ValueError, OverflowError) as error:
             raise ValueError(io.damaged(shown_file, f"its settings are incomplete: {error}")) from None
         if not INDEX.is_part(name) or not name.startswith("faiss-"):
@@ -303,8 +326,20 @@ class FaissIndex(LocalIndex):
         path = folder / name
         if _digest(path) != sha256:
             raise ValueError(io.damaged(repr(str(path)), "its checksum does not fit"))
-        engine = read_engine(path, kind, KINDS[kind].features(form.size), store.rows)
-        self._state = _EngineState(kind, engine, form, built_for, effort)
+        shape = (store.rows, KINDS[kind].features(form.size))
+        engine = read_engine(path, kind, shape[1], shape[0])
+        if of_keys is None:
+            keys = empty_rows(shape, np.float32, None)
+            sizes = _fill_keys(keys, form, torch.from_numpy(store.values), type(self).__name__)
+        else:
+            if not INDEX.is_part(of_keys) or not of_keys.startswith("keys-"):
+                raise ValueError(io.damaged(shown_file, "the name of its file of keys is wrong"))
+            tensors, _ = io.load_tensors(folder / of_keys, "keys", mapped=True)
+            if set(tensors) != {"keys"} or (tensors["keys"].dtype, tensors["keys"].shape) != (torch.float32, shape):
+                raise ValueError(io.damaged(shown_file, "its keys are not as they were written"))
+            keys = tensors["keys"].numpy()
+            sizes = sizes_of(keys[:, : form.size - 1], type(self).__name__)
+        self._state = self._engine_keys(kind, engine, form, keys, sizes, built_for, effort)
 
 
 def _least_effort(
@@ -319,16 +354,23 @@ def _least_effort(
     width = min(KINDS[kind].candidates(truth.shape[1]), engine.ntotal)
     vectors = KINDS[kind].padded(vectors)
     most = most_effort(kind, engine)
-    effort = 1 if kind.startswith("ivf") else 16
-    while True:
-        effort = min(effort, most)
+    effort, low = (1, 0) if kind.startswith("ivf") else (16, 16)
+
+    def measured(effort: int) -> float:
         rows = search_engine(kind, engine, vectors, width, effort, live)
-        recall = sum(len(np.intersect1d(a, b)) for a, b in zip(rows, truth, strict=True)) / truth.size
-        if recall >= _goal(target) or effort == most:
-            return effort, recall
-        # The next of 1, 2, 3, 4, 6, 8, 12, 16, 24, 32 and so on.
-        is_power = effort & (effort - 1) == 0
-        effort += max(1, effort // 2 if is_power else effort // 3)
+        return sum(len(np.intersect1d(a, b)) for a, b in zip(rows, truth, strict=True)) / truth.size
+
+    while (recall := measured(min(effort, most))) < _goal(target) and effort < most:
+        low, effort = effort, 2 * effort
+    effort = min(effort, most)
+    while recall >= _goal(target) and effort - low > max(1, low // 8):
+        middle = (low + effort) // 2
+        between = measured(middle)
+        if between >= _goal(target):
+            effort, recall = middle, between
+        else:
+            low = middle
+    return effort, recall
 
 
 def _goal(target: float) -> float:
@@ -342,11 +384,22 @@ def _check_fraction(value: float, what: str) -> float:
     return float(value)
 
 
-def _fill_last_feature(keys: NDArray[np.float32], radius: float) -> None:
-    """Set the last feature of keys to what gives all of them the length ``radius``."""
-    plain = keys[:, :-1]
-    squares = np.einsum("ij,ij->i", plain, plain)
-    keys[:, -1] = np.sqrt(np.maximum(radius**2 - squares, 0))
+def _fill_keys(rows: NDArray[np.float32], form: InnerProductForm, items: Tensor, owner: str) -> Sizes:
+    """Write keys of items to the rows of an engine, and return their sizes."""
+    plain = rows[:, : form.size - 1]
+    form.fill_plain_keys(items, torch.from_numpy(plain))
+    rows[:, form.size :] = 0
+    sizes = sizes_of(plain, owner)
+    _fill_last_feature(rows, form)
+    return sizes
+
+
+def _fill_last_feature(rows: NDArray[np.float32], form: InnerProductForm) -> None:
+    """Set the feature behind each key to what gives all of them the length of the form's radius."""
+    if math.isfinite(form.radius):
+        plain = rows[:, : form.size - 1]
+        squares = np.einsum("ij,ij->i", plain, plain)
+        rows[:, form.size - 1] = np.sqrt(np.maximum(form.radius**2 - squares, 0))
 
 
 def _digest(path: Path) -> str:

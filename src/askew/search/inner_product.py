@@ -20,8 +20,9 @@ DIRECTIONS = ("query-first", "query-second")
 FORMS = ("inner-product", "euclidean")
 # Rows of the sample that sets the centre, and of a block of keys.
 BLOCK_ROWS = 8192
-# Rows of a block that one thread works on.
+# Rows of a block that one thread works on, at most and at least.
 THREAD_ROWS = 4096
+LEAST_ROWS = 256
 # How much longer than the longest key the radius of the Euclidean form is: later items may be a little longer.
 HEADROOM = 1.1
 # How much longer than keys queries of the Euclidean form are.
@@ -95,8 +96,10 @@ class InnerProductForm:
     def queries(self, queries: ArrayLike | Tensor) -> Tensor:
         """Return the vectors to search with: ``(n, dim) -> (n, size)``."""
         vectors = self.plain_queries(as_points(queries))
-        if self.form == "inner-product":
-            return vectors
+        return vectors if self.form == "inner-product" else self.stretched(vectors)
+
+    def stretched(self, vectors: Tensor) -> Tensor:
+        """Return the queries of the Euclidean form that belong to plain ones."""
         return torch.cat([self.stretch * vectors, vectors.new_zeros(len(vectors), 1)], 1)
 
     def plain_keys(self, items: Tensor) -> Tensor:
@@ -113,10 +116,15 @@ class InnerProductForm:
 
     def plain_queries(self, queries: Tensor) -> Tensor:
         """Return queries for inner products with :meth:`plain_keys` in any form: ``(n, dim) -> (n, dim + 1)``."""
+        return self.queries_and_base(queries)[0]
+
+    def queries_and_base(self, queries: Tensor) -> tuple[Tensor, Tensor]:
+        """Return plain queries, and what a product is subtracted from to give the divergence: ``(n,)``."""
         vectors = torch.empty(len(queries), self.centre.shape[1] + 1, dtype=self.centre.dtype)
         self._fill(queries, vectors, second=not self.query_first)
+        base = -vectors[:, -1]
         vectors[:, -1] = self.offset
-        return vectors
+        return vectors, base
 
     def _fill(self, points: Tensor, out: Tensor, second: bool) -> None:
         """Write what points bring to the product as the first or the second argument: features and -constant."""
@@ -134,7 +142,7 @@ class InnerProductForm:
             features, constants = side(self.ranking.views(points[part].to(self.centre)))
             out[part] = torch.cat([features, -constants[:, None]], 1)
 
-        over_blocks(len(points), THREAD_ROWS, work)
+        over_blocks(len(points), max(LEAST_ROWS, min(THREAD_ROWS, -(-len(points) // torch.get_num_threads()))), work)
 
     def longest(self, items: ArrayLike | Tensor) -> float:
         """Return the length of the longest plain key of items."""
