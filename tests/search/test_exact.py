@@ -20,7 +20,7 @@ import askew
 from askew.divergences import Bregman, Divergence, Dual, Embedded, Jensen, Reversed, Symmetrized, make
 from askew.encoders import SmallCNN
 from askew.potentials import NegativeEntropy
-from askew.search import ExactIndex, FaissIndex, local
+from askew.search import ExactIndex, FaissIndex, pairs
 from askew.search.certified import VALUE_UNITS
 from askew.search.inner_product import DIRECTIONS
 
@@ -225,7 +225,7 @@ def test_small_blocks_change_nothing(monkeypatch: pytest.MonkeyPatch, name: str)
     index.add(items)
     index.remove(np.arange(0, 500, 9))
     wanted = index.search(queries, 9)
-    monkeypatch.setattr(local, "BLOCK_ENTRIES", 600)
+    monkeypatch.setattr(pairs, "BLOCK_ENTRIES", 600)
     monkeypatch.setattr("askew.search.base.BLOCK_PAIRS", 32)
     values, ids = index.search(queries, 9)
     np.testing.assert_array_equal(ids, wanted[1])

@@ -95,7 +95,7 @@ def _by_keys(divergence: Divergence, asked: Asked, keys: ScannedKeys) -> Blocks:
 
     def blocks(store: Store, rows: RowNumbers) -> Iterator[tuple[int, Tensor]]:
         chosen = all_keys[torch.from_numpy(rows)]
-        for part in slices(len(asked.points), BLOCK_ENTRIES // COLUMNS):
+        for part in slices(len(asked.points), max(1, BLOCK_ENTRIES // COLUMNS)):
             yield part.start, divergence.from_order(base[part, None] - asked.vectors[part] @ chosen.t())
 
     return blocks
@@ -107,7 +107,7 @@ def _by_pairs(divergence: Divergence, direction: str, queries: Tensor) -> Blocks
 
     def blocks(store: Store, rows: RowNumbers) -> Iterator[tuple[int, Tensor]]:
         items = torch.from_numpy(store.values[rows]).to(like.device)
-        for part in slices(len(queries), BLOCK_ENTRIES // COLUMNS):
+        for part in slices(len(queries), max(1, BLOCK_ENTRIES // COLUMNS)):
             matrix = _orders(divergence, direction, queries[part].to(like.device), items)
             yield part.start, slack * (divergence.from_order(matrix) if divergence.signed else matrix).cpu()
 
