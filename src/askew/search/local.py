@@ -53,8 +53,7 @@ class LocalIndex(Index):
 
     notes: Mapping[str, Any] = MappingProxyType({})
     _store: Store | None = None
-    # What is built from the items: keys, or an engine that holds them. None without items, and for divergences that do
-    # not rank as inner products.
+    # Keys of the items, perhaps with an engine; None without items, and for divergences without inner products.
     _state: Any = None
     _scratch: Path | None = None
 
@@ -77,7 +76,7 @@ class LocalIndex(Index):
 
     @property
     def ids(self) -> Column:
-        """The ids of the items, in the order that a mask of a filter has, ``(items,)``."""
+        """The ids of the items, in the order of a mask, ``(items,)``."""
         return np.empty(0, np.int64) if self._store is None else self._store.ids[self._store.present]
 
     @property
@@ -238,10 +237,8 @@ class LocalIndex(Index):
 
         Parameters
         ----------
-        queries
-            ``(n, dim)``, or anything the encoder takes.
-        k
-            How many; at most as many as there are items that pass.
+        queries, k
+            ``(n, dim)``, or anything the encoder takes; how many, at most as many as there are items that pass.
         filter
             Which items to search: a mask, ``(items,)``, in the order of :attr:`ids`; a set or an array of ids; or a
             function of the fields that returns a mask, such as ``lambda fields: fields["price"] < 10``.
@@ -352,8 +349,8 @@ class LocalIndex(Index):
 
     def _rank(self, asked: Asked, rows: RowNumbers, k: int) -> tuple[Tensor, RowNumbers]:
         """Return the order values and the rows of the k nearest of candidates."""
-        exact = functools.partial(self._values, asked.points, self._items.values)
         keys: ScannedKeys = self._state
+        exact = functools.partial(self._values, asked.points, self._items.values)
         return keys.rank(asked, rows, k, exact, self.divergence.ranks_by_order())
 
     def _settings(self) -> dict[str, object]:
@@ -445,8 +442,8 @@ class LocalIndex(Index):
                 raise ValueError(checks.message("divergence of load", must, got, hint))
         if "items" in parts:
             tensors, _ = io.load_tensors(folder / parts["items"], "items", mapped=True)
-            next_id, names = description.get("next_id"), description["fields"]
-            index._store = restored_store(tensors, index.divergence, next_id, names, shown_file)
+            named = description.get("next_id"), description["fields"]
+            index._store = restored_store(tensors, index.divergence, *named, shown_file)
         index._restore(description["settings"], folder, description["own"], shown_file)
         index.notes = description["notes"]
         return index
