@@ -299,12 +299,15 @@ class BaseLearner(FittedLearner):
     def _problem(self, model: Divergence, start: Divergence, known: Data, held_out: Data | None) -> str:
         """Return what is wrong with a trained model, or nothing."""
         asked = known if held_out is None else held_out
-        score, trivial = float(self._scores(model, known, asked).mean()), self._trivial_score(asked)
+        scores, trivial = self._scores(model, known, asked), self._trivial_score(asked)
+        score = float(scores.mean())
+        # A guess is ahead of a constant on half of all samples; two standard errors ahead it is on one of forty.
+        chance = 0.0 if held_out is None else 2 * float(scores.std()) / len(scores) ** 0.5
         sign = -1 if self._smaller_is_better else 1
         name = self._score_name.split(" on ")[0].split(" of ")[0]
         perfect = 0.0 if self._smaller_is_better else 1.0
         where = f"on {'training' if held_out is None else 'held-out'} {self._rows}"
-        if not sign * score > sign * trivial and score != perfect:
+        if not sign * score > sign * trivial + chance and score != perfect:
             return f"{name} {score:.4g} {where}, where a trivial one has {trivial:.4g}"
         before = float(self._scores(start, known, asked).mean())
         # A few steps may cost a little; half of the lead at the start is a training that went wrong.
