@@ -65,24 +65,31 @@ def test_compare(table: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
         "1 row left out, without a label",
         "class: 3 classes: versicolor 50, setosa 49, virginica 3",
         "kNN accuracy",
-        "Best: mahalanobis",
+        "Best: ",
         "over euclidean",
+        "Columns that matter most, by the drop in MAP if permuted: petal",
     ):
         assert part in out
+    done = [line.split()[0] for line in out.splitlines() if ", fit seconds " in line]
+    assert done == ["euclidean", "largest", "euclidean+mlp", "mahalanobis"]
     assert (tmp_path / "out" / "report.html").stat().st_size > 10_000
     learner, columns = load_model(tmp_path / "out" / "model")
-    assert learner.divergence == "mahalanobis"
+    assert learner.divergence in ("mahalanobis", "euclidean")
     assert columns is not None
     assert len(columns.get_feature_names_out().tolist()) == learner.n_features_in_ == 6
 
 
 def test_compare_as_json(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    words = ["compare", "--dataset", "iris", "--divergence", "euclidean", "--folds", 2, "--jobs", 1, "--json"]
-    code, out, _ = run(capsys, *words, "-o", tmp_path)
+    words = ["compare", "--dataset", "iris", "--divergence", "euclidean", "--folds", 2, "--jobs", 1, "--json", *FAST]
+    code, out, _ = run(capsys, *words, "-o", tmp_path, "--by", "auc")
     found = json.loads(out)
     assert code == 0
-    assert found["best"] == "euclidean"
+    assert found["best"] in ("euclidean", "euclidean+mlp")
+    assert found["by"] == "auc"
     assert found["leaderboard"][0]["scores"]["map"]["mean"] > 0.7
+    assert set(found["importance"]) == {
+        f"{part} {size} (cm)" for part in ("sepal", "petal") for size in ("length", "width")
+    }
     assert Path(found["report"]).is_file()
 
 
@@ -176,6 +183,27 @@ def test_learn_from_pairs_and_triplets(table: Path, tmp_path: Path, capsys: pyte
     code, _, err = run(capsys, "learn", *common, "--triplets", tmp_path / "triplets.csv", "-o", tmp_path / "t")
     assert (code, err) == (0, "")
     assert isinstance(askew.load(tmp_path / "t"), askew.TripletLearner)
+    short = ["--divergence", "mahalanobis", "--folds", 2, "--jobs", 1, *FAST]
+    common = [table, "--drop", "class", "--id", "id", *short, "--json"]
+    given = {"pairs": ["--target", "value"], "triplets": []}
+    for what, learner in (("pairs", askew.PairRegressor), ("triplets", askew.TripletLearner)):
+        words = [*common, f"--{what}", tmp_path / f"{what}.csv", *given[what], "-o", tmp_path / f"compared-{what}"]
+        code, out, err = run(capsys, "compare", *words)
+        assert (code, err) == (0, "")
+        assert json.loads(out)["rows"] == 60
+        assert isinstance(load_model(tmp_path / f"compared-{what}")[0], learner)
+
+
+def test_compare_by_numbers(table: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    target = "petal width (cm)"
+    short = ["--divergence", "mahalanobis", "--folds", 2, "--jobs", 1, *FAST]
+    code, out, err = run(capsys, "compare", table, "--target", target, *short, "-o", tmp_path / "out")
+    assert (code, err) == (0, "")
+    assert "R squared" in out
+    assert "4 highest quarter" in (tmp_path / "out" / "report.html").read_text()
+    code, out, err = run(capsys, "score", tmp_path / "out", table)
+    assert (code, err) == (0, "")
+    assert "R squared of always the mean is 0." in out
 
 
 @pytest.mark.parametrize(
@@ -183,6 +211,9 @@ def test_learn_from_pairs_and_triplets(table: Path, tmp_path: Path, capsys: pyte
     [
         (["compare"], "input must be either a TABLE or --dataset NAME. Got neither"),
         (["compare", "TABLE"], "--label must be the column with the classes, one of id, sepal"),
+        (["compare", "TABLE", "--label", "class", "--by", "seconds"], "--by must be one of 'map', 'auc'"),
+        (["compare", "TABLE", "--label", "class", "--target", "id"], "Got --label and --target"),
+        (["compare", "TABLE", "--label", "class", "--bins", "3"], "--bins must be at least 2, and given with --target"),
         (["compare", "TABLE", "--label", "clas"], "Did you mean 'class'"),
         (["compare", "TABLE", "--label", "id"], "a column of classes, each with several rows. Got 'id' with 103"),
         (["compare", "TABLE", "--label", "class", "--divergence", "nbdd"], "Did you mean 'nbd'"),
@@ -273,7 +304,7 @@ def test_commands_of_the_page_run(
     ):
         assert Path(file).is_file()
     run_code(last)
-    assert capsys.readouterr().out == "mahalanobis\n"
+    assert capsys.readouterr().out == "largest class\n"
 
 
 # ---------------------------------------------------------------------- names that a terminal would obey
@@ -305,7 +336,7 @@ def test_orders_to_the_terminal_are_shown_and_not_given(
     hostile: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     label, out = "class" + ORDERS.replace("\x00", ""), tmp_path / "out\x1b[2J"
-    chosen = ["--divergence", "euclidean", "--folds", 2, "--jobs", 1]
+    chosen = ["--divergence", "euclidean", "--folds", 2, "--jobs", 1, *FAST]
     commands = [
         ["compare", hostile, "--label", label, *chosen, "-o", out],
         ["learn", hostile, "--label", label, "--encoder", "none", *FAST, "-o", tmp_path / "model"],

@@ -15,8 +15,9 @@ from askew_paper.report import write_report
 from askew_paper.rows import Row
 
 import askew
-from askew.cli.comparison import Leaderboard, Standing
+from askew.cli.comparison import Fold, Leaderboard, Standing
 from askew.cli.report import write_comparison
+from askew.cli.tasks import Classes
 from askew.explorer import write_explorer
 from fuzzing.changes import hostile_string
 from fuzzing.targets import Target, check, place
@@ -94,10 +95,11 @@ def run_comparison(case: list[str]) -> int:
         worst = Standing("euclidean", {}, problem or "it failed")  # one without scores has a problem
         board = Leaderboard((best, worst), 2, 12, 2, 2, (remark,))
         points = np.random.default_rng(0).normal(size=(12, 2))
-        labels = np.array([label if i % 2 else "b" for i in range(12)], dtype=object)
+        task = Classes(points, np.array([label if i % 2 else "b" for i in range(12)], dtype=object))
+        fold = Fold(learner(), np.arange(8), np.arange(8, 12))
         file = write_comparison(
-            place() / "page.html", board, learner(), points, labels, title=title, feature_names=[feature, other],
-            notes=[note], settings={setting: value},
+            place() / "page.html", board, learner(), task, fold, title=title, feature_names=[feature, other],
+            importance={feature: (0.1, 0.1)}, notes=[note], settings={setting: value},
         )  # fmt: skip
         return shape_of(file)
 

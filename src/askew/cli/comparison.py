@@ -1,199 +1,39 @@
-"""Cross-validated comparison of divergences on labelled points."""
+"""Cross-validated comparison of divergences, with baselines."""
 
 from __future__ import annotations
 
-import math
+import contextlib
+import hashlib
+import json
+import logging
+import os
 import time
 import warnings
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import joblib
 import numpy as np
 import torch
-from numpy.typing import ArrayLike, NDArray
-from sklearn.model_selection import StratifiedKFold, train_test_split
+from numpy.typing import ArrayLike
 
-from askew import checks, metrics
+from askew import checks, io
 from askew._progress import progress_bar
+from askew.cli.board import ENCODED, PLAIN, SCORES, Leaderboard, Standing
 from askew.cli.options import USUAL
-from askew.clustering.any_divergence import cluster_from_euclidean
+from askew.cli.tasks import Classes, Rows, Task
 from askew.divergences import CATALOGUE
-from askew.encoders import Standardize
-from askew.estimators import DivergenceLearner
+from askew.estimators import FitWarning
 from askew.training import TrainingDivergedError
 
-__all__ = ["SCORES", "Leaderboard", "Standing", "compare"]
+__all__ = ["SCORES", "Fold", "Leaderboard", "Standing", "compare", "compare_task", "held_out", "importance"]
 
-# Heading and digits of each score; all but the seconds are better if higher. The first one decides.
-SCORES: dict[str, tuple[str, int]] = {
-    "map": ("MAP", 3),
-    "auc": ("AUC", 3),
-    "knn": ("kNN accuracy", 3),
-    "purity": ("purity", 3),
-    "rand": ("Rand", 3),
-    "seconds": ("fit seconds", 1),
-}
-DECIDES = "map"
-# Most rows that are compared on: rankings take all pairs of a fold with the rest.
-MOST_ROWS = 6000
-NEIGHBOURS = 5
-# Starts of k-means whose scores are averaged.
-STARTS = 5
-
-
-@dataclass(frozen=True)
-class Standing:
-    """The scores of one divergence.
-
-    Attributes
-    ----------
-    name : str
-        The divergence.
-    scores : dict
-        Values of each score of :data:`SCORES`, one for each fold; empty if it failed.
-    problem : str
-        Why it could not be learned; empty if it could.
-    """
-
-    name: str
-    scores: Mapping[str, tuple[float, ...]]
-    problem: str = ""
-
-    def mean(self, score: str) -> float:
-        """Return the mean over folds; NaN if it failed."""
-        return float(np.mean(self.scores[score])) if self.scores.get(score) else math.nan
-
-    def spread(self, score: str) -> float:
-        """Return the standard deviation over folds; NaN for less than two."""
-        values = self.scores.get(score, ())
-        return float(np.std(values, ddof=1)) if len(values) > 1 else math.nan
-
-
-@dataclass(frozen=True)
-class Leaderboard:
-    """The result of :func:`compare`, best divergence first.
-
-    Attributes
-    ----------
-    standings : tuple of Standing
-        By mean MAP, highest first; divergences that failed come last.
-    folds : int
-        How often each was learned.
-    rows, features, classes : int
-        Size of the data.
-    notes : tuple of str
-        Remarks about the comparison.
-
-    Examples
-    --------
-    >>> best = Standing("nbd", {"map": (0.9, 0.8), "seconds": (2.0, 2.0)})
-    >>> plain = Standing("euclidean", {"map": (0.7, 0.7), "seconds": (0.0, 0.0)})
-    >>> board = Leaderboard((best, plain), folds=2, rows=100, features=4, classes=2)
-    >>> board.best.name, round(board.gain(best)[0], 2)
-    ('nbd', 0.15)
-    >>> board.verdict()
-    'Best: nbd, MAP 0.850. That is 0.150 above euclidean, and more than the spread of this gain over folds (0.071).'
-    """
-
-    standings: tuple[Standing, ...]
-    folds: int
-    rows: int
-    features: int
-    classes: int
-    notes: tuple[str, ...] = ()
-
-    @property
-    def best(self) -> Standing:
-        """The first one, which did not fail."""
-        return self.standings[0]
-
-    def gain(self, standing: Standing) -> tuple[float, float]:
-        """Return the mean gain in MAP over Euclidean, and its standard deviation over folds.
-
-        Folds are the same for all, so gains are differences within a fold. NaN without a baseline.
-        """
-        plain = next((one for one in self.standings if one.name == "euclidean" and not one.problem), None)
-        if plain is None or standing.problem:
-            return math.nan, math.nan
-        gains = np.subtract(standing.scores[DECIDES], plain.scores[DECIDES])
-        return float(gains.mean()), float(gains.std(ddof=1)) if len(gains) > 1 else math.nan
-
-    def verdict(self) -> str:
-        """Return in a sentence or two which divergence is best, and whether its gain exceeds the spread over folds."""
-        best = self.best
-        first = f"Best: {best.name}, MAP {best.mean(DECIDES):.3f}."
-        gain, spread = self.gain(best)
-        if best.name == "euclidean":
-            return f"{first} Nothing learned was better than the plain Euclidean distance."
-        if math.isnan(gain):
-            return first
-        if math.isnan(spread):
-            return f"{first} That is {gain:.3f} above euclidean, on one fold only."
-        more = "and more" if gain > spread else "but no more"
-        spreads = f"{more} than the spread of this gain over folds ({spread:.3f})"
-        return f"{first} That is {gain:.3f} above euclidean, {spreads}."
-
-    def cells(self, clear: str) -> list[list[tuple[str, str | None]]]:
-        """Return a table for people: a line for each divergence, a text and a mark for each cell.
-
-        The mark is ``"better"`` for the best of a column and for a clear gain over Euclidean, ``"missing"`` where a
-        divergence failed, and None otherwise. The columns are the name, :data:`SCORES`, and the gain.
-
-        Parameters
-        ----------
-        clear
-            Text to put behind gains that are larger than their spread over folds.
-        """
-        best = {score: max(one.mean(score) for one in self.standings if not one.problem) for score in SCORES}
-        lines: list[list[tuple[str, str | None]]] = []
-        for standing in self.standings:
-            cells: list[tuple[str, str | None]] = [(standing.name, None)]
-            if standing.problem:
-                lines.append([*cells, (f"failed: {standing.problem}", "missing")])
-                continue
-            for score, (_, digits) in SCORES.items():
-                mean, spread = standing.mean(score), standing.spread(score)
-                text = f"{mean:.{digits}f}" + ("" if math.isnan(spread) else f" ± {spread:.{digits}f}")
-                cells.append((text, "better" if score != "seconds" and mean == best[score] else None))
-            gain, spread = self.gain(standing)
-            if math.isnan(gain) or standing.name == "euclidean":
-                cells.append(("", None))
-            else:
-                is_clear = gain > spread
-                cells.append((f"{gain:+.3f}{clear if is_clear else ''}", "better" if is_clear else None))
-            lines.append(cells)
-        return lines
-
-    def to_dict(self) -> dict[str, Any]:
-        """Return it as values that JSON can hold; NaN is None."""
-        entries = [
-            {
-                "divergence": one.name,
-                "scores": {
-                    score: {
-                        "mean": _number(one.mean(score)),
-                        "spread": _number(one.spread(score)),
-                        "folds": [_number(value) for value in one.scores.get(score, ())],
-                    }
-                    for score in SCORES
-                },
-                "gain_over_euclidean": dict(zip(("mean", "spread"), map(_number, self.gain(one)), strict=True)),
-                "problem": one.problem,
-            }
-            for one in self.standings
-        ]
-        sizes = {"folds": self.folds, "rows": self.rows, "features": self.features, "classes": self.classes}
-        result = {"notes": list(self.notes), "leaderboard": entries}
-        return {"best": self.best.name, "verdict": self.verdict(), **sizes, **result}
-
-
-def _number(value: float) -> float | None:
-    return None if math.isnan(value) else float(value)
-
-
-# ---------------------------------------------------------------------- cross-validation
+# Seconds of work below which it is done in this process: each other one imports torch first.
+SMALL_WORK = 20.0
+# Held-out rows on which the importance of columns is measured, and how often each column is permuted.
+PERMUTED_ROWS, PERMUTATIONS = 500, 3
 
 
 def compare(
@@ -206,12 +46,14 @@ def compare(
     random_state: int = 0,
     jobs: int | None = None,
     progress: bool | None = None,
+    by: str | None = None,
 ) -> Leaderboard:
     """Learn divergences from labels, and score each on held-out rows.
 
     Each fold is held out once: a divergence is learned from the other rows, ranks these for each row of the fold (MAP,
     AUC, accuracy of the vote of the 5 nearest), and clusters the fold (purity, Rand). All divergences get the same
-    folds. Each decides within its training rows whether to learn an encoder; ``"euclidean"`` has nothing to learn.
+    folds. Each decides within its training rows whether to learn an encoder. Three baselines are always there: the
+    Euclidean distance, which has nothing to learn, the same behind an encoder, and the largest class.
 
     Parameters
     ----------
@@ -228,128 +70,264 @@ def compare(
     random_state
         Seed of folds and training.
     jobs
-        Trainings at the same time; None for one on each core.
+        Trainings at the same time; None for one on each core, or a single one if the work takes seconds.
     progress
         Whether to show a bar; by default on a terminal only.
+    by
+        The score that decides, a key of :data:`SCORES`; by default MAP.
 
     Examples
     --------
     >>> from sklearn.datasets import load_iris
-    >>> board = compare(*load_iris(return_X_y=True), ["mahalanobis", "euclidean"], folds=2, steps=50, jobs=1)
+    >>> board = compare(*load_iris(return_X_y=True), ["mahalanobis"], folds=2, steps=50, jobs=1)
     >>> board.best.name, board.best.mean("map") > 0.9
     ('mahalanobis', True)
+    >>> [one.name for one in board.standings][-2:]
+    ['euclidean', 'largest class']
     """
-    checks.check_plain(X, "X of compare")
-    checks.check_plain(y, "y of compare")
-    points, labels, notes = _prepared(np.asarray(X, dtype=np.float64), np.asarray(y), random_state)
-    names = list(dict.fromkeys(divergences))
-    if not names:
+    task = Classes(X, y).sample(random_state)
+    settings: dict[str, Any] = {"folds": folds, "steps": steps, "random_state": random_state}
+    return compare_task(task, divergences, **settings, jobs=jobs, progress=progress, by=by)
+
+
+def compare_task(
+    task: Task,
+    divergences: Sequence[str],
+    *,
+    folds: int = 5,
+    steps: int | None = None,
+    random_state: int = 0,
+    jobs: int | None = None,
+    progress: bool | None = None,
+    by: str | None = None,
+    keep: str | os.PathLike[str] | None = None,
+    done: Callable[[Standing], None] | None = None,
+) -> Leaderboard:
+    """Learn divergences from what a task knows, and score each on held-out rows.
+
+    Parameters
+    ----------
+    task
+        Points, and what is known about them.
+    divergences, folds, steps, random_state, jobs, progress, by
+        As in :func:`compare`.
+    keep
+        A file for finished folds. Another call with the same data and settings goes on from there.
+    done
+        Called with each standing as soon as its folds are done, Euclidean first.
+    """
+    if not divergences:
         raise ValueError(checks.message("divergences of compare", "at least one name", "none"))
-    for name in names:
+    for name in divergences:
         checks.check_name(name, CATALOGUE, "name of a divergence")
-    classes, counts = np.unique(labels, return_counts=True)
-    if not 2 <= checks.check_size(folds, "folds of compare") <= counts.max():
-        must = f"from 2 to {counts.max()}, the rows of the largest class"
-        raise ValueError(checks.message("folds of compare", must, folds))
-    small = [f"{name} ({count})" for name, count in zip(classes, counts, strict=True) if count < folds]
-    if small:
-        listed = ", ".join(small[:5]) + (", ..." if len(small) > 5 else "")
-        notes.append(f"Classes with fewer rows than folds are judged in some folds only: {listed}.")
-    with warnings.catch_warnings():  # the note above says it
-        warnings.filterwarnings("ignore", "The least populated class", UserWarning)
-        parts = list(StratifiedKFold(folds, shuffle=True, random_state=random_state).split(points, labels))
-    tasks = [(name, points, labels, *part, steps, random_state + i) for i, part in enumerate(parts) for name in names]
-    workers = min(joblib.cpu_count() if jobs is None else checks.check_size(jobs, "jobs of compare"), len(tasks))
-    outcomes: dict[str, list[Standing]] = {name: [] for name in names}
-    with progress_bar(progress, len(tasks), "comparing") as move:
-        work = joblib.Parallel(n_jobs=workers, return_as="generator")(joblib.delayed(_judge)(*task) for task in tasks)
-        for number, outcome in enumerate(work):
-            outcomes[outcome.name].append(outcome)
-            move(number + 1)
-    standings = [_merged(each) for each in outcomes.values()]
-    standings.sort(key=lambda one: (bool(one.problem), -one.mean(DECIDES) if not one.problem else 0.0))
-    if standings[0].problem:
-        raise ValueError(f"No divergence could be learned. {standings[0].name}: {standings[0].problem}")
-    return Leaderboard(tuple(standings), folds, len(points), points.shape[1], len(classes), tuple(notes))
+    by = checks.check_name(by or task.deciding[0], task.deciding, "by of compare")
+    parts = task.folds(folds, random_state)
+    names = list(dict.fromkeys((PLAIN, ENCODED, *divergences)))
+    outcomes: dict[str, dict[int, Standing]] = {task.trivial: {}, **{name: {} for name in names}}
+
+    def finish(name: str, fold: int, outcome: Standing) -> None:
+        outcomes[name][fold] = outcome
+        if done is not None and len(outcomes[name]) == folds:
+            done(_merged(outcomes[name]))
+
+    file = None if keep is None else _Kept(Path(keep), _digest(task, folds, steps, random_state))
+    earlier = {} if file is None else file.outcomes(names, folds, task)
+    for (name, fold), outcome in earlier.items():
+        finish(name, fold, outcome)
+    works = [
+        (task, name, fold, *part, steps, random_state + fold)
+        for name in names
+        for fold, part in enumerate(parts)
+        if fold not in outcomes[name]
+    ]
+
+    def take(outcome: tuple[str, int, Standing]) -> None:
+        if file is not None and not outcome[2].problem:
+            file.add(*outcome)
+        finish(*outcome)
+
+    while works and works[0][1] == PLAIN:  # takes no time, so the bar does not count it
+        take(_judge(*works.pop(0)))
+    for fold, part in enumerate(parts):
+        guess = task.guess(*part) | {"seconds": 0.0}
+        finish(task.trivial, fold, Standing(task.trivial, {score: (guess[score],) for score in task.headings}))
+    total, slowest = len(works), 0.0
+    if jobs is not None:
+        checks.check_size(jobs, "jobs of compare")
+    with progress_bar(progress, total, "comparing") as move:
+        while works and (jobs == 1 or (jobs is None and slowest * len(works) < SMALL_WORK)):
+            start = time.perf_counter()
+            take(_judge(*works.pop(0)))
+            slowest = max(slowest, time.perf_counter() - start)
+            move(total - len(works))
+        if works:
+            workers = min(jobs or joblib.cpu_count(), len(works))
+            parallel = joblib.Parallel(n_jobs=workers, return_as="generator_unordered")
+            for number, outcome in enumerate(parallel(joblib.delayed(_judge)(*work) for work in works)):
+                take(outcome)
+                move(total - len(works) + number + 1)
+    standings = [_merged(outcomes[name]) for name in (*names, task.trivial)]
+    standings.sort(key=lambda one: (bool(one.problem), -one.mean(by) if not one.problem else 0.0))
+    failed = [one for one in standings if one.problem]
+    if len(failed) == len(names):
+        raise ValueError(f"No divergence could be learned. {failed[0].name}: {failed[0].problem}")
+    n, classes = len(task.points), len(np.unique(task.truth)) if isinstance(task, Classes) else 0
+    notes = task.notes + task.remarks(folds)
+    if earlier:
+        notes.append(f"{len(earlier)} of {len(names) * folds} trainings are from an earlier run, in {keep}.")
+    sizes = {"folds": folds, "rows": n, "features": task.points.shape[-1], "classes": classes}
+    return Leaderboard(
+        tuple(standings), **sizes, notes=tuple(notes), by=by, headings=task.headings, trivial=task.trivial
+    )
 
 
-def _prepared(
-    points: NDArray[np.float64], labels: NDArray[Any], seed: int
-) -> tuple[NDArray[np.float64], NDArray[Any], list[str]]:
-    """Return the rows to compare on, checked, and notes about them."""
-    if points.ndim != 2 or labels.shape != points.shape[:1]:
-        got = f"{points.shape} and {labels.shape}"
-        raise ValueError(checks.message("X and y of compare", "of shapes (n, dim) and (n,)", got))
-    if not np.isfinite(points).all():
-        hint = "Fill or drop missing values."
-        raise ValueError(checks.message("X of compare", "finite numbers", "NaN or infinity", hint))
-    counts = np.unique(labels, return_counts=True)[1]
-    if len(counts) < 2 or counts.max() < 2:
-        got = f"{len(counts)} classes, the largest with {counts.max(initial=0)} rows"
-        hint = "Numbers to predict are for PairRegressor."
-        raise ValueError(checks.message("y of compare", "at least two classes, one with two rows", got, hint))
-    if len(points) <= MOST_ROWS:
-        return points, labels, []
-    even = labels if counts.min() > 1 and len(counts) <= MOST_ROWS // 2 else None
-    rows, _ = train_test_split(np.arange(len(points)), train_size=MOST_ROWS, stratify=even, random_state=seed)
-    rows.sort()
-    return points[rows], labels[rows], [f"Compared on {MOST_ROWS} of {len(points)} rows, drawn at random."]
-
-
-def _merged(outcomes: Sequence[Standing]) -> Standing:
+def _merged(outcomes: Mapping[int, Standing]) -> Standing:
     """Return the standing over all folds of a divergence from those of single folds."""
-    failed = next((outcome for outcome in outcomes if outcome.problem), None)
+    ordered = [outcomes[fold] for fold in sorted(outcomes)]
+    failed = next((outcome for outcome in ordered if outcome.problem), None)
     if failed is not None:
         return failed
-    scores = {score: tuple(value for outcome in outcomes for value in outcome.scores[score]) for score in SCORES}
-    return Standing(outcomes[0].name, scores)
+    scores = {score: tuple(one.scores[score][0] for one in ordered) for score in ordered[0].scores}
+    encoders, parameters = (tuple(getattr(one, of)[0] for one in ordered if getattr(one, of)) for of in _PER_FOLD)
+    return Standing(ordered[0].name, scores, encoders=encoders, parameters=parameters)
 
 
-def _judge(name: str, *fold: Any) -> Standing:
+_PER_FOLD = ("encoders", "parameters")
+
+
+def settings_of(name: str, steps: int | None, seed: int) -> dict[str, Any]:
+    """Return the settings of the learner of a divergence or a baseline."""
+    encoder = {PLAIN: None, ENCODED: "mlp"}.get(name, "auto")
+    divergence = PLAIN if name == ENCODED else name
+    return {"divergence": divergence, "encoder": encoder, "steps": steps, "random_state": seed}
+
+
+def _judge(
+    task: Task, name: str, fold: int, rows: Rows, rest: Rows, steps: int | None, seed: int
+) -> tuple[str, int, Standing]:
     """Return the standing of one divergence on one fold, or why it failed."""
-    with joblib.parallel_config(n_jobs=1):
-        threads = torch.get_num_threads()
+    threads, logger = torch.get_num_threads(), logging.getLogger("askew")
+    level = logger.level
+    with joblib.parallel_config(n_jobs=1), warnings.catch_warnings():
+        warnings.simplefilter("ignore", FitWarning)  # the board shows it
+        logger.setLevel(logging.ERROR)
         torch.set_num_threads(1)  # the trainings share the cores
         try:
-            return _judged(name, *fold)
+            start = time.perf_counter()
+            learner = task.fit(rows, **settings_of(name, steps, seed), device="cpu", progress=False)
+            seconds = time.perf_counter() - start
+            scores = task.judge(learner, rows, rest, seed) | {"seconds": seconds}
         except (ValueError, ArithmeticError, TrainingDivergedError) as error:
-            return Standing(name, {}, problem=" ".join(str(error).split()))
+            return name, fold, Standing(name, {}, problem=" ".join(str(error).split()))
         finally:
             torch.set_num_threads(threads)
+            logger.setLevel(level)
+    encoder = "mlp" if any(True for _ in learner.encoder_.parameters()) else "none"
+    parameters = sum(parameter.numel() for parameter in learner.model_.parameters())
+    values = {score: (float(scores[score]),) for score in task.headings}
+    return name, fold, Standing(name, values, encoders=(encoder,), parameters=(parameters,))
 
 
-def _judged(
-    name: str,
-    points: NDArray[np.float64],
-    labels: NDArray[Any],
-    rows: NDArray[np.int64],
-    queries: NDArray[np.int64],
-    steps: int | None,
-    seed: int,
-) -> Standing:
-    """Learn from the rows of a fold and score on its queries."""
-    encoder = None if name == "euclidean" else "auto"
-    learner = DivergenceLearner(name, encoder=encoder, steps=steps, random_state=seed, device="cpu", progress=False)
-    start = time.perf_counter()
-    learner.fit(points[rows], labels[rows])
-    seconds = time.perf_counter() - start
-    matrix = learner.pairwise(points[queries], points[rows])
-    asked, known = labels[queries], labels[rows]
-    ranking = metrics.ranking(matrix, asked, known, k=1)
-    scaling = Standardize(points.shape[1]).fit(torch.from_numpy(points[rows]))
-    clusters = cluster_from_euclidean(
-        scaling(torch.from_numpy(points[queries])),
-        torch.from_numpy(learner.transform(points[queries])),
-        learner.divergence_,
-        min(len(np.unique(asked)), len(queries)),
-        [seed * STARTS + number for number in range(STARTS)],
-    )
-    scores = {
-        "map": ranking["map"],
-        "auc": ranking["auc"],
-        "knn": metrics.knn_accuracy(matrix, asked, known, k=min(NEIGHBOURS, len(rows))),
-        "purity": float(np.mean([metrics.purity(asked, each) for each in clusters])),
-        "rand": float(np.mean([metrics.rand(asked, each) for each in clusters])),
-        "seconds": seconds,
-    }
-    return Standing(name, {score: (value,) for score, value in scores.items()})
+# ---------------------------------------------------------------------- finished folds
+
+
+def _digest(task: Task, *settings: object) -> str:
+    """Return a name of the data and settings that a fold belongs to."""
+    digest = hashlib.sha256(repr((io.version(), type(task).__name__, task.bins, settings)).encode())
+    digest.update(repr(task.points.shape).encode() + np.ascontiguousarray(task.points).tobytes())
+    digest.update(json.dumps(task.truth.tolist()).encode())
+    return digest.hexdigest()
+
+
+class _Kept:
+    """Finished folds in a file, a line of JSON each; lines of other data or settings, or cut short, do not count."""
+
+    def __init__(self, path: Path, digest: str) -> None:
+        self.path, self.digest = path, digest
+        lines = path.read_bytes().split(b"\n") if path.exists() else []
+        self.lines = [line for line in map(_parsed, lines) if line.get("digest") == digest]
+        io.write_text(path, "".join(json.dumps(line) + "\n" for line in self.lines))
+
+    def outcomes(self, names: Sequence[str], folds: int, task: Task) -> dict[tuple[str, int], Standing]:
+        """Return the standings of folds, by divergence and fold."""
+        found: dict[tuple[str, int], Standing] = {}
+        for line in self.lines:
+            with contextlib.suppress(KeyError, TypeError, ValueError):  # a line that was changed is no fold
+                name, fold = str(line["name"]), int(line["fold"])
+                scores = {score: (float(line["scores"][score]),) for score in task.headings}
+                standing = Standing(name, scores, "", (str(line["encoder"]),), (int(line["parameters"]),))
+                if name in names and fold in range(folds):
+                    found[name, fold] = standing
+        return found
+
+    def add(self, name: str, fold: int, outcome: Standing) -> None:
+        """Append a finished fold."""
+        scores = {score: values[0] for score, values in outcome.scores.items()}
+        kept = {"encoder": outcome.encoders[0], "parameters": outcome.parameters[0], "scores": scores}
+        with self.path.open("a", encoding="utf-8") as stream:
+            stream.write(json.dumps({"digest": self.digest, "name": name, "fold": fold} | kept) + "\n")
+
+
+def _parsed(line: bytes) -> dict[str, Any]:
+    try:
+        value = io.read_json(line, "a finished fold") if line else None
+    except ValueError:
+        value = None
+    return value if isinstance(value, dict) else {}
+
+
+# ---------------------------------------------------------------------- one fold, to look at
+
+
+@dataclass(frozen=True)
+class Fold:
+    """A learner, the rows it was learned from, and the rows that it has not seen."""
+
+    learner: Any
+    rows: Rows
+    rest: Rows
+
+
+def held_out(task: Task, name: str, *, folds: int = 5, steps: int | None = None, random_state: int = 0) -> Fold:
+    """Return the first fold of a comparison with its learner, learned once more."""
+    rows, rest = task.folds(folds, random_state)[0]
+    learner = task.fit(rows, **settings_of(name, steps, random_state), device="cpu", progress=False)
+    return Fold(learner, rows, rest)
+
+
+def importance(
+    task: Task, fold: Fold, columns: Mapping[str, Sequence[int]], random_state: int = 0
+) -> dict[str, tuple[float, float]]:
+    """Return how much the first score drops if a column of held-out rows is permuted, and its standard deviation.
+
+    Parameters
+    ----------
+    task, fold
+        What was compared, and a learner that has not seen some of its rows.
+    columns
+        The features of each column, which are permuted together.
+
+    Examples
+    --------
+    >>> random = np.random.default_rng(0)
+    >>> X, y = random.normal(size=(200, 2)), np.arange(200) % 2
+    >>> X[:, 0] += 3 * y
+    >>> task = Classes(X, y)
+    >>> fold = held_out(task, "mahalanobis", steps=50)
+    >>> drops = importance(task, fold, {"informative": [0], "noise": [1]})
+    >>> drops["informative"][0] > 0.2 > drops["noise"][0]
+    True
+    """
+    random = np.random.default_rng(random_state)
+    rest = fold.rest if len(fold.rest) <= PERMUTED_ROWS else random.choice(fold.rest, PERMUTED_ROWS, replace=False)
+    points = task.points[rest]
+    before = task.quality(fold.learner, fold.rows, rest, points)
+    drops: dict[str, tuple[float, float]] = {}
+    for name, features in columns.items():
+        values = []
+        for _ in range(PERMUTATIONS):
+            flat = points.reshape(-1, points.shape[-1]).copy()
+            flat[:, features] = flat[random.permutation(len(flat))][:, features]
+            values.append(before - task.quality(fold.learner, fold.rows, rest, flat.reshape(points.shape)))
+        drops[name] = float(np.mean(values)), float(np.std(values, ddof=1))
+    return dict(sorted(drops.items(), key=lambda drop: -drop[1][0]))

@@ -227,6 +227,12 @@ def points_for(columns: Columns | None, table: DataFrame, dim: int | None) -> ND
     return points
 
 
+def features_of(columns: Columns) -> dict[str, list[int]]:
+    """Return the numbers of the features of each column."""
+    owners = [column.name for column in columns.columns_ for _ in column.features]
+    return {name: [i for i, owner in enumerate(owners) if owner == name] for name in dict.fromkeys(owners)}
+
+
 def condensed(notes: Sequence[str]) -> list[str]:
     """Return notes about columns, with those that say nothing but "number" in one line if there are many."""
     plain = [note.removesuffix(PLAIN) for note in notes if note.endswith(PLAIN)]

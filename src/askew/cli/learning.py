@@ -5,6 +5,7 @@ The library is imported inside the commands, so that help and usage errors do no
 
 from __future__ import annotations
 
+import shutil
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -12,21 +13,31 @@ import typer
 
 from askew._messages import check_name, message
 from askew.cli import options
-from askew.cli.shell import app, print_json, say, table
+from askew.cli.shell import WIDTH, app, print_json, say, table
 
 OUTPUT = Path("askew-out")
 REPORT = "report.html"
 MODEL = "model"
+# Finished folds of a comparison.
+FOLDS = "folds.jsonl"
+# Columns whose importance is printed.
+MATTERING = 5
 
 
 @app.command("compare", epilog="Example: askew compare flowers.csv --label species")
 def _compare(
     file: options.TableFile = None,
-    label: Annotated[str | None, typer.Option(help="Column with the classes.")] = None,
+    label: options.Label = None,
+    pairs: options.PairTable = None,
+    target: options.Target = None,
+    bins: options.Bins = None,
+    triplets: options.TripletTable = None,
     dataset: options.Dataset = None,
     divergence: Annotated[str, typer.Option(metavar="usual|all|NAME,...", help="Divergences to compare.")] = "usual",
+    by: Annotated[str | None, typer.Option(help="Score that decides.", show_default="the first one printed")] = None,
     folds: Annotated[int, typer.Option(help="Folds of the cross-validation.")] = 5,
     steps: Annotated[int | None, typer.Option(help="Steps of each training; few for a quick look.")] = None,
+    name: options.TupleId = None,
     drop: options.Drop = None,
     keep: options.Keep = None,
     category: options.Category = None,
@@ -35,83 +46,120 @@ def _compare(
     na: options.Na = None,
     no_header: options.NoHeader = False,
     seed: options.Seed = 0,
-    jobs: Annotated[int | None, typer.Option(help="Parallel trainings.", show_default="one per core")] = None,
+    jobs: Annotated[
+        int | None, typer.Option(help="Parallel trainings.", show_default="one per core, or 1 for small work")
+    ] = None,
     output: Annotated[Path, typer.Option("-o", "--output", help="Folder for the model and the report.")] = OUTPUT,
     json: options.Json = False,
 ) -> None:
-    """Find the best divergence for a table with classes.
+    """Find the best divergence for a table.
 
-    Prints a leaderboard, and writes the best model and a report.
+    Learns from classes, numbers, pairs or triplets. Prints a leaderboard with baselines, and writes the best model and
+    a report. A second run with the same settings goes on from the folds that an interrupted one has finished.
     """
+    given = {"--label": label, "--target": target, "--pairs": pairs, "--triplets": triplets}
+    kind = options.kind_of(given, dataset) if any(given.values()) else "--label"
     options.check_source(file, dataset)
-    names = options.divergence_names(divergence)
+    options.check_bins(bins, kind)
+    names = options.divergence_names(divergence, kind)
     if folds < 2:
         raise ValueError(message("--folds", "at least 2", folds))
-    from askew import io
-    from askew.cli import inputs
-    from askew.cli.comparison import SCORES, compare
-    from askew.cli.report import write_comparison
-    from askew.estimators import DivergenceLearner
+    import numpy as np
 
-    frame = inputs.read_table(file, dataset, no_header)
-    label = inputs.label_column(frame, label, dataset)
-    chosen = {"drop": drop, "keep": keep, "category": category, "number": number, "date": date, "na": na}
-    columns = inputs.fit_columns(frame, {label: "the classes"}, **chosen)
-    known, labels, notes = inputs.classes_of(frame[label], na or ())
-    points = columns.transform(frame)[known]
+    from askew import io
+    from askew.cli import inputs, tasks
+    from askew.cli.comparison import compare_task, held_out, importance, settings_of
+    from askew.cli.report import write_comparison
+    from askew.cli.supervision import read_supervised
+
+    choices = {"drop": drop, "keep": keep, "category": category, "number": number, "date": date, "na": na}
+    column = label if kind == "--label" else target
+    data = read_supervised(kind, file, dataset, no_header, column, pairs or triplets, name, json, **choices)
     io.writable_folder(output, "-o")  # fails now, not after the training
     inputs.tell_replaced([output / MODEL / inputs.MODEL_FILE, output / REPORT], json)
-    notes += inputs.condensed(columns.notes_)
-    source = str(dataset or file)
-    size = f"{len(points)} rows, {points.shape[1]} features, {len(set(labels))} classes"
-    say(f"{source}: {size}", json)
-    inputs.tell(notes, json)
+    whole = tasks.KINDS[kind](data.points, data.truth, bins)
+    task = whole.sample(seed)
+    if by is not None:
+        check_name(by, task.deciding, "--by")
     progress = False if json else None
-    board = compare(points, labels, names, folds=folds, steps=steps, random_state=seed, jobs=jobs, progress=progress)
+    settings: dict[str, Any] = {"folds": folds, "steps": steps, "random_state": seed}
+
+    def tell(standing: Any) -> None:
+        scores = [f"{heading} {standing.mean(score):.{digits}f}" for score, (heading, digits) in task.headings.items()]
+        found = "failed" if standing.problem else ", ".join(scores)
+        say(f"{standing.name:16} {found}", json)
+
+    say(quiet=json)
+    kept: dict[str, Any] = {"keep": output / FOLDS, "done": tell}
+    board = compare_task(task, names, by=by, jobs=jobs, progress=progress, **settings, **kept)
     best = board.best.name
-    encoder = None if best == "euclidean" else "auto"
-    learner = DivergenceLearner(best, encoder=encoder, steps=steps, random_state=seed, progress=progress)
-    learner.fit(points, labels)
-    io.save(learner, output / MODEL, notes={inputs.COLUMNS: columns.to_json(), inputs.LABELS: label})
+    learner = whole.fit(np.arange(len(whole.points)), **settings_of(best, steps, seed), progress=progress)
+    notes = {inputs.COLUMNS: data.columns.to_json(), **data.kept, **whole.kept(learner)}
+    io.save(learner, output / MODEL, notes=notes)
+    fold = held_out(task, best, **settings)
+    drops = importance(task, fold, inputs.features_of(data.columns), seed)
+    source = str(dataset or file)
+    whence = next(iter(data.kept.values()), pairs or triplets)
+    given_settings = settings | {"steps": "by the table" if steps is None else steps}
     report = write_comparison(
         output / REPORT,
         board,
         learner,
-        points,
-        labels,
+        task,
+        fold,
+        importance=drops,
         title=f"Divergences for {Path(source).name}",
-        feature_names=columns.get_feature_names_out().tolist(),
-        notes=[f"{source}: {size}.", *notes],
-        settings={"seed": seed, "folds": folds, "steps": "by the table" if steps is None else steps, "label": label},
+        feature_names=data.columns.get_feature_names_out().tolist(),
+        notes=[f"{source}: {data.size}.", *data.notes],
+        settings=given_settings | {kind[2:]: str(whence), "decided by": task.headings[board.by][0]},
     )
     if json:
         files = {"model": str(output / MODEL), "report": str(report)}
-        print_json(board.to_dict() | files | {"columns": notes, "choice": learner.choice_})
+        mattering = {column: drop for column, (drop, _) in drops.items()}
+        print_json(
+            board.to_dict() | files | {"columns": data.notes, "choice": learner.choice_, "importance": mattering}
+        )
         return
+    _show(board, list(drops.items())[:MATTERING])
     say()
-    lines = [[text[:60] for text, _ in line] for line in board.cells(clear=" *")]
-    table(("divergence", *(name for name, _ in SCORES.values()), "over euclidean"), lines, best=0)
+    say(f"Learned {best} on all {task.rows}: {learner.choice_}")
+    say(f"Model: {output / MODEL}   Report: {report}")
+    _say_next(learner, output / MODEL)
+
+
+def _show(board: Any, drops: list[tuple[str, tuple[float, float]]]) -> None:
+    """Print a leaderboard, its verdict, and which columns matter."""
+    left_out = () if shutil.get_terminal_size((WIDTH, 0)).columns > WIDTH else ("purity", "rand")  # else lines wrap
+    scores = [score for score in board.headings if score not in left_out]
+    places = [2 + list(board.headings).index(score) for score in scores]
+    lines = []
+    for line in board.cells(clear=" *"):
+        texts = [text for text, _ in line]
+        failed = len(texts) == 3
+        lines.append([texts[0], "failed"] if failed else [*texts[:2], *(texts[place] for place in places), texts[-1]])
+    say()
+    header = ("divergence", "encoder", *(board.headings[score][0] for score in scores), "over euclidean")
+    table(header, lines, best=board.standings.index(board.best))
     say(f"Means and standard deviations over {board.folds} folds. * larger than its spread over folds.")
+    for standing in board.standings:
+        say(f"{standing.name} failed: {standing.problem}", not standing.problem)
     say()
     say(board.verdict())
     for note in board.notes:
         say(note)
-    say()
-    say(f"Learned {best} on all rows: {learner.choice_}")
-    say(f"Model: {output / MODEL}   Report: {report}")
-    _say_next(learner, output / MODEL)
+    listed = ", ".join(f"{name} {drop:.3f}" for name, (drop, _) in drops if drop > 0)
+    heading = next(iter(board.headings.values()))[0]
+    say(f"Columns that matter most, by the drop in {heading} if permuted: {listed}", not listed)
 
 
 @app.command("learn", epilog="Example: askew learn flowers.csv --label species -o model")
 def _learn(
     file: options.TableFile = None,
-    label: Annotated[str | None, typer.Option(help="Column with the classes.")] = None,
-    pairs: Annotated[Path | None, typer.Option(help="Table of pairs of rows of TABLE, with --target.")] = None,
-    target: Annotated[
-        str | None, typer.Option(help="Column of numbers to learn from; with --pairs, its values of D(first, second).")
-    ] = None,
-    bins: Annotated[int | None, typer.Option(help="Learn --target by so many classes, not by differences.")] = None,
-    triplets: Annotated[Path | None, typer.Option(help="Table of rows of TABLE: anchor, nearer, farther.")] = None,
+    label: options.Label = None,
+    pairs: options.PairTable = None,
+    target: options.Target = None,
+    bins: options.Bins = None,
+    triplets: options.TripletTable = None,
     relevance: Annotated[
         Path | None, typer.Option(help="Table of clicks: query, item[, grade], with --queries and --items.")
     ] = None,
@@ -125,9 +173,7 @@ def _learn(
     encoder: Annotated[
         str, typer.Option(metavar="auto|none|mlp|two-sided", help="Network in front of it, or one for each point.")
     ] = "auto",
-    name: Annotated[
-        str | None, typer.Option("--id", help="Column of TABLE by which --pairs and --triplets name rows.")
-    ] = None,
+    name: options.TupleId = None,
     steps: Annotated[int | None, typer.Option(help="Steps of the training.", show_default="by the table")] = None,
     drop: options.Drop = None,
     keep: options.Keep = None,
@@ -140,16 +186,9 @@ def _learn(
     output: Annotated[Path, typer.Option("-o", "--output", help="Folder for the model.")] = Path(MODEL),
     json: options.Json = False,
 ) -> None:
-    """Learn a divergence from classes, numbers, pairs, triplets or clicks."""
-    tables = (("--pairs", pairs), ("--triplets", triplets), ("--relevance", relevance))
-    given = [option for option, value in tables if value is not None]
-    if label is not None or (dataset is not None and not given and target is None):
-        given.append("--label")
-    if target is not None and pairs is None:
-        given.append("--target")
-    if len(given) != 1:
-        must = "one of --label, --target, --pairs (with --target), --triplets and --relevance"
-        raise ValueError(message("what to learn from", must, " and ".join(given) or "none"))
+    """Learn a divergence from a table, pairs, triplets or clicks."""
+    tables = {"--pairs": pairs, "--triplets": triplets, "--relevance": relevance}
+    kind = options.kind_of({**tables, "--label": label, "--target": target}, dataset)
     divergence = divergence or ("nbd" if pairs is None and relevance is None else "auto")
     check_name(divergence, ("auto", *options.LEARNED, *options.CLOSED), "--divergence")
     check_name(encoder, ("auto", "none", "mlp", "two-sided"), "--encoder")
@@ -158,19 +197,15 @@ def _learn(
     elif file is not None or dataset is not None or queries is None or items is None:
         got = "TABLE" if file is not None or dataset is not None else "only one of them or none"
         raise ValueError(message("input with --relevance", "--queries FILE and --items FILE", got))
-    if bins is not None and (given != ["--target"] or bins < 2):
-        raise ValueError(message("--bins", "at least 2, and given with --target", bins))
-    for option, path in (*tables, ("--queries", queries), ("--items", items)):
+    options.check_bins(bins, kind)
+    for option, path in (tables | {"--queries": queries, "--items": items}).items():
         if path is not None:
             options.check_file(path, option)
-    import numpy as np
-
     from askew import io
     from askew.cli import inputs
-    from askew.cli.tables import read_frame
+    from askew.cli.supervision import read_supervised
     from askew.cli.targets import learn_target
     from askew.estimators import DivergenceLearner, PairRegressor, TripletLearner
-    from askew.estimators.columns import check_column
 
     settings: dict[str, Any] = {
         "divergence": divergence,
@@ -204,53 +239,26 @@ def _learn(
         say(f"Model: {output}")
         _say_next(learned.learner, output)
         return
-    frame = inputs.read_table(file, dataset, no_header)
-    notes: list[str] = []
-    kept: dict[str, Any] = {}
+    column = label if kind == "--label" else target
+    data = read_supervised(kind, file, dataset, no_header, column, pairs or triplets, name, json, **chosen)
+    kept, choice = data.kept, ""
     scores: dict[str, float] = {}
-    choice = ""
     learner: DivergenceLearner | PairRegressor | TripletLearner
-    aside = {} if name is None else {name: "the names of the rows"}
-    column: Any = None
-    if given == ["--label"]:
-        column = inputs.label_column(frame, label, dataset)
-        aside[column], kept = "the classes", {inputs.LABELS: column}
-    elif given == ["--target"]:
-        column = check_column(frame, str(target), "--target")
-        aside[column] = "the numbers to learn from"
-    names = inputs.names_of(frame, name) if column is None else []
-    columns = inputs.fit_columns(frame, aside, **chosen)
-    points: Any = columns.transform(frame)
-    truth: Any = None
-    if column is not None:
-        supervision: Any = inputs.classes_of if given == ["--label"] else inputs.targets_of
-        known, truth, notes = supervision(frame[column], na or ())
-        points = points[known]
-    notes += inputs.condensed(columns.notes_)
-    say(f"{dataset or file}: {len(points)} rows, {points.shape[1]} features", json)
-    inputs.tell(notes, json)
-    if pairs is not None:
-        others = read_frame(pairs)
-        if target is None:
-            must = f"the column of values, one of {', '.join(others.columns)}"
-            raise ValueError(message("--target", must, "none"))
-        wanted = others[check_column(others, target, "--target")].to_numpy(dtype=np.float64)
-        rows = inputs.numbers_of(others.drop(columns=target), names, 2, "--pairs")
-        learner = PairRegressor(**settings).fit(points[rows], wanted)
-    elif triplets is not None:
-        rows = inputs.numbers_of(read_frame(triplets), names, 3, "--triplets")
-        learner = TripletLearner(**settings).fit(points[rows])
-    elif given == ["--target"]:
-        learner, numbers, scores, choice = learn_target(points, truth, bins=bins, **settings)
-        kept = {inputs.TARGET: column, inputs.VALUES: numbers.tolist()}
+    if kind == "--pairs":
+        learner = PairRegressor(**settings).fit(data.points, data.truth)
+    elif kind == "--triplets":
+        learner = TripletLearner(**settings).fit(data.points)
+    elif kind == "--target":
+        learner, numbers, scores, choice = learn_target(data.points, data.truth, bins=bins, **settings)
+        kept[inputs.VALUES] = numbers.tolist()
     else:
-        learner = DivergenceLearner(**settings).fit(points, truth)
-    io.save(learner, output, notes={inputs.COLUMNS: columns.to_json(), **kept})
+        learner = DivergenceLearner(**settings).fit(data.points, data.truth)
+    io.save(learner, output, notes={inputs.COLUMNS: data.columns.to_json(), **kept})
     choice = choice or learner.choice_
     if json:
         found: dict[str, Any] = {"model": str(output), "divergence": divergence, "choice": choice}
         found |= {"r2": scores} if scores else {}
-        print_json(found | {"features": columns.get_feature_names_out().tolist(), "columns": notes})
+        print_json(found | {"features": data.columns.get_feature_names_out().tolist(), "columns": data.notes})
         return
     say(f"Learned {divergence}: {choice}", lines=True)
     say(f"Model: {output}")

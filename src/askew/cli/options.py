@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated
 
@@ -25,6 +26,10 @@ CLOSED = (
 )
 # What is compared by default: nothing learned, a linear map, two other learners, and ours.
 USUAL = ("euclidean", "mahalanobis", "deep-div", "pbdl", "nbd")
+# The same for numbers, pairs and triplets, which may have a direction; a convex program of all pairs would take hours.
+USUAL_OTHERWISE = ("euclidean", "mahalanobis", "drift", "nbd")
+# What is learned from.
+KINDS = ("--label", "--target", "--pairs", "--triplets", "--relevance")
 # Files that are tables.
 ENDINGS = (".csv", ".tsv", ".txt", ".csv.gz", ".tsv.gz", ".txt.gz", ".xlsx", ".parquet", ".npy", ".npz")
 
@@ -36,6 +41,16 @@ TableFile = Annotated[
         show_default=False,
     ),
 ]
+Label = Annotated[str | None, typer.Option(help="Column with the classes.")]
+PairTable = Annotated[Path | None, typer.Option("--pairs", help="Table of pairs of rows of TABLE, with --target.")]
+Target = Annotated[
+    str | None, typer.Option(help="Column of numbers to learn from; with --pairs, its values of D(first, second).")
+]
+Bins = Annotated[int | None, typer.Option(help="Learn --target by so many classes, not by differences.")]
+TripletTable = Annotated[
+    Path | None, typer.Option("--triplets", help="Table of rows of TABLE: anchor, nearer, farther.")
+]
+TupleId = Annotated[str | None, typer.Option("--id", help="Column of TABLE by which --pairs and --triplets name rows.")]
 Dataset = Annotated[str | None, typer.Option(help=f"Example table in place of TABLE: {', '.join(DATASETS)}.")]
 Drop = Annotated[list[str] | None, typer.Option(help="Column to leave out; may be repeated.")]
 Keep = Annotated[list[str] | None, typer.Option(help="Column to use even if it looks like names; may be repeated.")]
@@ -53,14 +68,35 @@ Model = Annotated[Path, typer.Argument(metavar="MODEL", help="Folder written by 
 Id = Annotated[str | None, typer.Option("--id", help="Column that names the rows.", show_default="numbers from 0")]
 
 
-def divergence_names(asked: str) -> list[str]:
+def divergence_names(asked: str, kind: str = "--label") -> list[str]:
     """Return names of divergences from one text: ``all``, ``usual``, or names separated by commas."""
     if asked == "usual":
-        return list(USUAL)
+        return list(USUAL if kind == "--label" else USUAL_OTHERWISE)
     if asked == "all":
         # Closed forms are for positive numbers or distributions, and have nothing to learn.
-        return ["euclidean", *(name for name in LEARNED if name != "widenorm-legacy")]
+        left_out = ("widenorm-legacy",) if kind == "--label" else ("widenorm-legacy", "pbdl")
+        return ["euclidean", *(name for name in LEARNED if name not in left_out)]
     return [check_name(name.strip(), (*LEARNED, *CLOSED), "--divergence") for name in asked.split(",")]
+
+
+def kind_of(given: Mapping[str, object], dataset: str | None) -> str:
+    """Return the option, of those that are given, that says what to learn from; example tables have classes."""
+    found = [option for option, value in given.items() if value is not None]
+    if "--pairs" in found and "--target" in found:
+        found.remove("--target")
+    if dataset is not None and not found:
+        found = ["--label"]
+    if len(found) != 1:
+        *most, last = [option + " (with --target)" * (option == "--pairs") for option in KINDS if option in given]
+        must = f"one of {', '.join(most)} and {last}"
+        raise ValueError(message("what to learn from", must, " and ".join(found) or "none"))
+    return found[0]
+
+
+def check_bins(bins: int | None, kind: str) -> None:
+    """Raise for a number of classes that cannot be made of a target."""
+    if bins is not None and (kind != "--target" or bins < 2):
+        raise ValueError(message("--bins", "at least 2, and given with --target", bins))
 
 
 def check_source(path: Path | None, dataset: str | None) -> None:

@@ -26,14 +26,21 @@ STEPS = 500
 
 
 def learn_target(
-    points: Floats, values: Floats, *, bins: int | None, encoder: str | None, random_state: int, **settings: Any
+    points: Floats,
+    values: Floats,
+    *,
+    bins: int | None,
+    encoder: str | None,
+    random_state: int,
+    measure: bool = True,
+    **settings: Any,
 ) -> tuple[DivergenceLearner | PairRegressor, Floats, dict[str, float], str]:
     """Learn a divergence that is small between rows with similar numbers.
 
     Pairs of rows are drawn, and D should be the difference of their numbers; or with ``bins``, the numbers are divided
     into so many equally large classes. R squared of the mean of the nearest rows, on held-out rows, decides whether
     there is an encoder. Rows are held out, not pairs: pairs that have a row in common are not independent. The model is
-    then learned from all rows.
+    then learned from all rows. Without ``measure`` no row is held out where there is nothing to decide.
 
     Returns
     -------
@@ -50,9 +57,11 @@ def learn_target(
     def learned(rows: NDArray[np.int64], encoder: str | None) -> tuple[DivergenceLearner | PairRegressor, Floats]:
         options = settings | {"encoder": encoder, "random_state": random_state}
         learner = _fit(points[rows], values[rows], bins, random, options)
-        return learner, _values_of(learner, points[rows], values[rows])
+        return learner, values_of(learner, points[rows], values[rows])
 
     everything = np.arange(n)
+    if not measure and len(encoders) == 1:
+        return *learned(everything, encoder), {}, f"{names[encoder]}, as asked for"
     if n < ROWS_TO_HOLD_OUT:
         reason = f"{n} rows are too few to hold out some ({ROWS_TO_HOLD_OUT} are needed)"
         return *learned(everything, encoders[0]), {}, f"{names[encoders[0]]}: {reason}"
@@ -83,7 +92,7 @@ def _fit(
     return PairRegressor(**options).fit(np.stack([points[first], points[second]], axis=1), differences)
 
 
-def _values_of(learner: Any, points: Floats, values: Floats) -> Floats:
+def values_of(learner: Any, points: Floats, values: Floats) -> Floats:
     """Return the number of each point that a learner keeps; the mean of those of equal rows."""
     numbers: dict[bytes, list[float]] = {}
     for point, value in zip(points, values, strict=True):

@@ -10,10 +10,10 @@ import numpy as np
 import pytest
 from sklearn.datasets import load_iris
 
-from askew.cli.comparison import SCORES, Leaderboard, Standing
+from askew.cli.comparison import SCORES, Fold, Leaderboard, Standing
 from askew.cli.report import write_comparison
 from askew.cli.report.page import document, flat_map
-from askew.estimators import DivergenceLearner
+from askew.cli.tasks import Classes, Numbers, Triplets
 
 EVIL = '<script>alert("x")</script>&"'
 
@@ -41,11 +41,18 @@ class Reader(HTMLParser):
         assert self.open.pop() == tag
 
 
+def fold_of(X: np.ndarray, labels: np.ndarray, name: str = "euclidean") -> tuple[Classes, Fold]:
+    """Every other row is held out."""
+    task, rows = Classes(X, labels), np.arange(len(X))
+    learner = task.fit(rows[::2], divergence=name, encoder=None, steps=20, random_state=0)
+    return task, Fold(learner, rows[::2], rows[1::2])
+
+
 @pytest.fixture(scope="module")
 def page(tmp_path_factory: pytest.TempPathFactory) -> str:
     X, y = load_iris(return_X_y=True)
     labels = np.where(y == 0, EVIL, np.where(y == 1, "b", "c"))
-    learner = DivergenceLearner("mahalanobis", encoder=None, steps=20, random_state=0).fit(X, labels)
+    task, fold = fold_of(X, labels, "mahalanobis")
     values = dict.fromkeys(SCORES, (0.9, 0.8))
     standings = (
         Standing("mahalanobis", values),
@@ -55,7 +62,16 @@ def page(tmp_path_factory: pytest.TempPathFactory) -> str:
     board = Leaderboard(standings, 2, 150, 4, 3, notes=(EVIL,))
     path = tmp_path_factory.mktemp("report") / "report.html"
     written = write_comparison(
-        path, board, learner, X, labels, title=EVIL, feature_names=[EVIL], notes=[EVIL], settings={EVIL: EVIL}
+        path,
+        board,
+        fold.learner,
+        task,
+        fold,
+        importance={EVIL: (0.5, 0.1), "noise": (-0.01, 0.1)},
+        title=EVIL,
+        feature_names=[EVIL],
+        notes=[EVIL],
+        settings={EVIL: EVIL},
     )
     assert written == path
     return path.read_text(encoding="utf-8")
@@ -81,7 +97,13 @@ def test_says_what_was_found(page: str) -> None:
     assert "(clear)" in page
     assert "failed: not positive" in page
     assert "Symmetric: D(x, y) = D(y, x)" in page
-    assert page.count("row 149") == 2  # on both maps
+    assert page.count("row 149, c<") == 2  # held out, on both maps
+    assert page.count("row 148, c, training row<") == 2
+    assert page.count("class=hollow") == 2 * 75
+    assert page.index("<h2>The data") < page.index("<h2>Leaderboard")
+    assert "width:100.0%" in page
+    assert "width:0.0%" in page
+    assert '<tr class="best"><th scope="row">mahalanobis' in page
 
 
 def test_only_the_own_script_may_run() -> None:
@@ -101,18 +123,48 @@ def test_map_keeps_distances_of_a_plane() -> None:
 
 
 def test_map_of_equal_points(tmp_path: Path) -> None:
-    learner = DivergenceLearner("euclidean", encoder=None).fit(np.ones((4, 2)), ["a", "a", "b", "b"])
+    task, fold = fold_of(np.ones((8, 2)), np.array(list("aaaabbbb")))
     board = Leaderboard((Standing("euclidean", dict.fromkeys(SCORES, (0.5,))),), 1, 4, 2, 2)
-    page = write_comparison(tmp_path / "a.html", board, learner, np.ones((4, 2)), ["a", "a", "b", "b"]).read_text()
-    assert page.count("translate(230.0,230.0)") == 8
+    page = write_comparison(tmp_path / "a.html", board, fold.learner, task, fold).read_text()
+    assert page.count("translate(230.0,230.0)") == 16
     assert "nan" not in page
 
 
 def test_many_classes_share_the_last_colour(tmp_path: Path) -> None:
     X = np.random.default_rng(0).normal(size=(60, 2))
     labels = np.repeat([f"class {i:02}" for i in range(20)], 3)
-    learner = DivergenceLearner("euclidean", encoder=None).fit(X, labels)
+    task, fold = fold_of(X, labels)
     board = Leaderboard((Standing("euclidean", dict.fromkeys(SCORES, (0.5,))),), 1, 60, 2, 20)
-    page = write_comparison(tmp_path / "a.html", board, learner, X, labels).read_text()
+    page = write_comparison(tmp_path / "a.html", board, fold.learner, task, fold).read_text()
     assert page.count('aria-pressed="true"') == 13
     assert ">others</button>" in page
+
+
+def test_map_is_of_rows_that_were_not_learned(tmp_path: Path) -> None:
+    """Classes of noise, learned by heart: training rows would look separated."""
+    random = np.random.default_rng(0)
+    X, labels = random.normal(size=(300, 6)), np.array(["a", "b"])[random.integers(2, size=300)]
+    task, rows = Classes(X, labels), np.arange(300)
+    learner = task.fit(rows[::2], divergence="euclidean", encoder="mlp", steps=300, random_state=0)
+    board = Leaderboard((Standing("euclidean", dict.fromkeys(SCORES, (0.5,))),), 1, 300, 6, 2)
+
+    def shown(fold: Fold) -> int:
+        page = write_comparison(tmp_path / "a.html", board, learner, task, fold).read_text()
+        found = re.search(r"Learned: euclidean. For (\d+) %", page)
+        assert found is not None
+        return int(found[1])
+
+    assert shown(Fold(learner, rows[::2], rows[1::2])) < 65
+    assert shown(Fold(learner, rows[1::2], rows[::2])) > 90  # what the page showed before
+
+
+def test_pages_of_numbers_and_triplets(tmp_path: Path) -> None:
+    random = np.random.default_rng(0)
+    rows, X = np.arange(40), random.normal(size=(40, 3, 2))
+    for task in (Numbers(X[:, 0], X[:, 0, 0]), Triplets(X)):
+        settings = {"divergence": "euclidean", "encoder": None, "random_state": 0}
+        fold = Fold(task.fit(rows[::2], **settings), rows[::2], rows[1::2])
+        standing = Standing("euclidean", dict.fromkeys(task.headings, (0.5,)))
+        board = Leaderboard((standing,), 1, 40, 2, 0, by=task.deciding[0], headings=task.headings)
+        page = write_comparison(tmp_path / "a.html", board, fold.learner, task, fold).read_text()
+        assert ("4 highest quarter" in page) == ("<svg" in page) == isinstance(task, Numbers)

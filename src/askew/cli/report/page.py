@@ -1,4 +1,4 @@
-"""The page about a comparison: the leaderboard, maps of the data, and properties of the best divergence."""
+"""The page about a comparison: the leaderboard, maps of held-out rows, and what the best divergence is like."""
 
 from __future__ import annotations
 
@@ -10,26 +10,27 @@ import platform
 from collections.abc import Mapping, Sequence
 from importlib import resources
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import NDArray
 
 from askew import io, metrics
-from askew.cli.comparison import SCORES, Leaderboard
+from askew.cli.comparison import Fold, Leaderboard
+from askew.cli.tasks import Task
 from askew.divergences import Euclidean
-from askew.estimators import DivergenceLearner
-from askew.plot.frame import CYCLE
 
-# Points on a map: enough to see classes, few enough for a phone; and its pixels, which scale with the page.
-MAP_POINTS, MAP_SIZE = 400, 460
-# After all colours the same again with another shape.
-SHAPES = (
-    '<circle r="4" stroke="none"/>',
-    '<rect x="-3.5" y="-3.5" width="7" height="7" stroke="none"/>',
-)
+# Held-out and training rows on a map: enough to see classes, few enough for a phone; and its pixels, which scale with
+# the page.
+MAP_POINTS, MAP_KNOWN, MAP_SIZE = 250, 150, 460
+# Colours in the style sheet; after all of them the same again with another shape.
+COLOURS = 8
+SHAPES = ('<circle r="4"/>', '<rect x="-3.5" y="-3.5" width="7" height="7"/>')
 # Classes with a colour; the others share one.
 MOST_CLASSES = 12
+# Columns whose importance is shown.
+MOST_BARS = 20
 # Points that the diagnosis takes.
 DIAGNOSED = 1000
 
@@ -37,10 +38,11 @@ DIAGNOSED = 1000
 def write_comparison(
     path: str | os.PathLike[str],
     board: Leaderboard,
-    learner: DivergenceLearner,
-    points: ArrayLike,
-    labels: ArrayLike,
+    learner: Any,
+    task: Task,
+    fold: Fold,
     *,
+    importance: Mapping[str, tuple[float, float]] | None = None,
     title: str = "Divergences compared",
     feature_names: Sequence[str] | None = None,
     notes: Sequence[str] = (),
@@ -48,32 +50,34 @@ def write_comparison(
 ) -> Path:
     """Write one HTML page about a comparison, which loads nothing, and return its path.
 
-    The learner is the best divergence of the board, learned from all points, ``(n, dim)``, and labels, ``(n,)``;
+    The learner is the best divergence of the board, learned from all rows of the task; the fold has the same, learned
+    without some rows, which the maps show. ``importance`` is what :func:`~askew.cli.comparison.importance` returns,
     ``notes`` are remarks about the data, and ``settings`` those of the comparison. The file is replaced as a whole.
 
     Examples
     --------
     >>> import tempfile
     >>> from sklearn.datasets import load_iris
-    >>> from askew.cli.comparison import compare
-    >>> X, y = load_iris(return_X_y=True)
-    >>> board = compare(X, y, ["euclidean"], folds=2, jobs=1)
-    >>> learner = DivergenceLearner("euclidean", encoder=None).fit(X, y)
+    >>> from askew.cli.comparison import compare_task, held_out
+    >>> from askew.cli.tasks import Classes
+    >>> task = Classes(*load_iris(return_X_y=True))
+    >>> board = compare_task(task, ["euclidean"], folds=2, steps=5, jobs=1)
+    >>> fold = held_out(task, "euclidean", folds=2)
     >>> with tempfile.TemporaryDirectory() as folder:
-    ...     file = write_comparison(Path(folder) / "report.html", board, learner, X, y)
+    ...     file = write_comparison(Path(folder) / "report.html", board, fold.learner, task, fold)
     ...     "<svg" in file.read_text()
     True
     """
-    array, classes = np.asarray(points, dtype=np.float64), np.asarray(labels).astype(str)
     versions = f"askew {io.version()}, torch {torch.__version__}, Python {platform.python_version()}"
     origin = [*(f"{name}: {value}" for name, value in (settings or {}).items()), versions]
     body = [
         f"<h1>{html.escape(title)}</h1>",
         f'<p class="verdict">{html.escape(board.verdict())}</p>',
-        _section("Leaderboard", _table(board), *map(_paragraph, board.notes)),
-        _section("Maps of the data", *_maps(learner, array, classes)),
-        _section("The learned divergence", *_learned(learner, array)),
         _section("The data", _list(notes), _features(feature_names or ())),
+        _section("Leaderboard", _table(board, task), *map(_paragraph, board.notes)),
+        _section("Map of held-out rows", *_maps(board, task, fold)),
+        _section("Which columns matter", *_bars(importance or {}, board)),
+        _section("The learned divergence", *_learned(learner, task)),
         _section("Settings and versions", _list(origin)),
     ]
     io.write_text(path, document(title, "\n".join(body), _resource("page.js")))
@@ -83,19 +87,23 @@ def write_comparison(
 # ---------------------------------------------------------------------- the leaderboard
 
 
-def _table(board: Leaderboard) -> str:
-    title = "Held-out rows, ranked and clustered"
+def _table(board: Leaderboard, task: Task) -> str:
+    title = f"Scores on held-out {task.rows}"
+    heading = board.headings[board.by][0]
+    ranked = "A MAP of 1 means that all rows of the same class come before all others. " * ("map" in board.headings)
     note = (
-        f"Means and standard deviations over {board.folds} folds of {board.rows} rows. MAP decides: 1 means that all "
-        "rows of the same class come before all others. The best of each column is green. A gain over Euclidean is "
-        "clear if it is larger than its standard deviation over folds."
+        f"Means and standard deviations over {board.folds} folds of {board.rows} {task.rows}. {heading} decides; the "
+        "best divergence (a star) has the fewest parameters of those that are behind the highest mean by "
+        f"no more than the standard deviation of the difference over folds. {ranked}The highest mean of each column is "
+        "green. A gain over Euclidean is clear if it is larger than its standard deviation over folds."
     )
-    header = ("divergence", *(name for name, _ in SCORES.values()), "MAP over Euclidean")
+    header = ("divergence", "encoder", *(name for name, _ in board.headings.values()), "over Euclidean")
     head = "".join(f'<th scope="col">{name}</th>' for name in header)
     lines = []
     for (name, _), *cells in board.cells(clear=" (clear)"):
         fields = "".join(f'<td class="{mark or ""}">{html.escape(text)}</td>' for text, mark in cells)
-        lines.append(f'<tr><th scope="row">{html.escape(name)}</th>{fields}</tr>')
+        chosen = ' class="best"' if name == board.best.name else ""
+        lines.append(f'<tr{chosen}><th scope="row">{html.escape(name)}</th>{fields}</tr>')
     caption = f"<caption><strong>{title}</strong><br>{note}</caption>"
     body = f"<table>{caption}<thead><tr>{head}</tr></thead><tbody>{''.join(lines)}</tbody></table>"
     # The frame scrolls on narrow screens, and by keyboard as well.
@@ -127,43 +135,74 @@ def flat_map(matrix: NDArray[np.float64]) -> tuple[NDArray[np.float64], float]:
     return vectors[:, top] * np.sqrt(kept), float(kept.sum() / total) if total > 0 else 1.0
 
 
-def _maps(learner: DivergenceLearner, points: NDArray[np.float64], labels: NDArray[np.str_]) -> list[str]:
-    # Rows to show, in the proportions of the classes.
-    order = np.argsort(labels, kind="stable")
-    rows = np.sort(order[np.linspace(0, len(order) - 1, min(MAP_POINTS, len(order))).round().astype(np.int64)])
+def _evenly(labels: NDArray[np.str_], rows: NDArray[np.int64], count: int) -> NDArray[np.int64]:
+    """Return at most so many of the rows, in the proportions of their classes."""
+    order = rows[np.argsort(labels[rows], kind="stable")]
+    return np.sort(order[np.linspace(0, len(order) - 1, min(count, len(order))).round().astype(np.int64)])
+
+
+def _maps(board: Leaderboard, task: Task, fold: Fold) -> list[str]:
+    labels = task.groups()
+    if labels is None:
+        return []
+    asked, known = _evenly(labels, fold.rest, MAP_POINTS), _evenly(labels, fold.rows, MAP_KNOWN)
+    rows, hollow = np.concatenate([known, asked]), np.arange(len(known) + len(asked)) < len(known)
     names, counts = np.unique(labels, return_counts=True)
     frequent = names[np.argsort(-counts, kind="stable")][:MOST_CLASSES]
-    groups = [(str(name), labels[rows] == name) for name in frequent]
+    groups = [(str(name), labels[rows] == name) for name in sorted(frequent)]
     if len(names) > MOST_CLASSES:
         groups.append(("others", ~np.isin(labels[rows], frequent)))
-    scaled = torch.from_numpy((points - points.mean(0)) / np.where(points.std(0) > 0, points.std(0), 1))[rows]
+    points, seen = task.points[rows], task.points[fold.rows]
+    scaled = torch.from_numpy((points - seen.mean(0)) / np.where(seen.std(0) > 0, seen.std(0), 1))
     plain = Euclidean(points.shape[1]).double().pairwise(scaled, scaled).numpy()
-    learned = learner.pairwise(points[rows]).astype(np.float64)
-    tooltips = [f"row {row}, {labels[row]}" for row in rows]
+    learned = fold.learner.pairwise(points).astype(np.float64)
+    tooltips = [f"row {row}, {labels[row]}{', training row' * bool(h)}" for row, h in zip(rows, hollow, strict=True)]
     maps = []
-    for title, matrix in ((f"Learned: {learner.divergence}", learned), ("Euclidean, features scaled", plain)):
+    for title, matrix in ((f"Learned: {board.best.name}", learned), ("Euclidean, features scaled", plain)):
         places, share = flat_map(matrix)
-        text = f"{title}. The plane shows {100 * share:.0f} % of the spread."
-        chart = _scatter(places, [inside for _, inside in groups], tooltips, f"Map of {len(rows)} rows. {text}")
+        near = _same(matrix[~hollow][:, ~hollow], labels[asked])
+        text = (
+            f"{title}. For {100 * near:.0f} % of the held-out rows, the nearest other one is of the same group. The "
+            f"plane shows {100 * share:.0f} % of the spread."
+        )
+        chart = _scatter(places, [inside for _, inside in groups], hollow, tooltips, f"Map of {len(rows)} rows. {text}")
         maps.append(f"<figure>{chart}<figcaption>{html.escape(text)}</figcaption></figure>")
     buttons = "".join(
         f'<button aria-pressed="true" data-class="{number}"><svg viewBox="0 0 16 16" aria-hidden="true">'
-        f'<circle cx="8" cy="8" r="7" fill="{CYCLE[number % len(CYCLE)]}"/></svg>{html.escape(name)}</button>'
+        f'<g class="c{number % COLOURS}" transform="translate(8,8) scale(1.7)">{_shape(number)}</g></svg>'
+        f"{html.escape(name)}</button>"
         for number, (name, _) in enumerate(groups)
     )
     words = (
-        f"{len(rows)} rows: distances on the map are about the root of the mean of D(x, y) and D(y, x). "
-        "Point at a dot for its row; press a class to hide it."
+        f"Filled: {len(asked)} held-out rows, which the model of this map was learned without. Hollow: {len(known)} of "
+        "its training rows, which look better than new rows will. The closer two points, the smaller the divergence "
+        "between them, averaged over both directions. Point at a mark for its row; press a group to hide it."
     )
     return [
         _paragraph(words),
-        f'<div class="legend" role="group" aria-label="Classes">{buttons}</div>',
+        f'<div class="legend" role="group" aria-label="Groups">{buttons}</div>',
         f'<div class="maps">{"".join(maps)}</div>',
     ]
 
 
+def _same(matrix: NDArray[np.float64], labels: NDArray[np.str_]) -> float:
+    """Return the share of rows whose nearest other row has their label; chance if all are equally near."""
+    if len(labels) < 2:
+        return 0.0
+    others = matrix + np.diag(np.full(len(matrix), np.inf))
+    return float(metrics.knn_accuracy(others, labels, labels, k=1))
+
+
+def _shape(group: int) -> str:
+    return SHAPES[group // COLOURS % len(SHAPES)]
+
+
 def _scatter(
-    places: NDArray[np.float64], groups: Sequence[NDArray[np.bool_]], tooltips: Sequence[str], label: str
+    places: NDArray[np.float64],
+    groups: Sequence[NDArray[np.bool_]],
+    hollow: NDArray[np.bool_],
+    tooltips: Sequence[str],
+    label: str,
 ) -> str:
     """Return a map of points as SVG, with a colour and a shape for each group; both axes have the same scale."""
     low, high = places.min(0), places.max(0)
@@ -171,21 +210,45 @@ def _scatter(
     pixels = MAP_SIZE / 2 + (places - (low + high) / 2) / half * (MAP_SIZE / 2 - 15) * [1, -1]
     parts = []
     for number, inside in enumerate(groups):
-        colour, shape = CYCLE[number % len(CYCLE)], SHAPES[number // len(CYCLE) % len(SHAPES)]
         marks = [
-            f'<g transform="translate({x:.1f},{y:.1f})">{shape}<title>{html.escape(tooltips[i])}</title></g>'
+            f'<g{" class=hollow" * bool(hollow[i])} transform="translate({x:.1f},{y:.1f})">{_shape(number)}'
+            f"<title>{html.escape(tooltips[i])}</title></g>"
             for i, (x, y) in enumerate(pixels)
             if inside[i]
         ]
-        parts.append(f'<g class="class" data-class="{number}" fill="{colour}" stroke="{colour}">{"".join(marks)}</g>')
+        parts.append(f'<g class="class c{number % COLOURS}" data-class="{number}">{"".join(marks)}</g>')
     head = f'<svg viewBox="0 0 {MAP_SIZE} {MAP_SIZE}" role="img" aria-label="{html.escape(label)}"'
     return f'{head} xmlns="http://www.w3.org/2000/svg">{"".join(parts)}</svg>'
+
+
+# ---------------------------------------------------------------------- the importance of columns
+
+
+def _bars(importance: Mapping[str, tuple[float, float]], board: Leaderboard) -> list[str]:
+    if not importance:
+        return []
+    heading = next(iter(board.headings.values()))[0]
+    words = (
+        f"How much {heading} drops on held-out rows if the values of a column are permuted among them. A column that "
+        "others can stand in for has a small drop even if it says much."
+    )
+    longest = max(*(drop for drop, _ in importance.values()), 1e-12)
+    lines = [
+        f'<tr><th scope="row">{html.escape(name)}</th>'
+        f'<td><div class="bar" style="width:{100 * max(drop, 0) / longest:.1f}%"></div></td>'
+        f"<td>{drop:.3f} ± {spread:.3f}</td></tr>"
+        for name, (drop, spread) in list(importance.items())[:MOST_BARS]
+    ]
+    rest = len(importance) - len(lines)
+    more = [_paragraph(f"{rest} other columns have smaller drops.")] if rest else []
+    return [_paragraph(words), f'<table class="bars"><tbody>{"".join(lines)}</tbody></table>', *more]
 
 
 # ---------------------------------------------------------------------- the model and the rest
 
 
-def _learned(learner: DivergenceLearner, points: NDArray[np.float64]) -> list[str]:
+def _learned(learner: Any, task: Task) -> list[str]:
+    points = task.points.reshape(-1, task.points.shape[-1])
     parts = [_paragraph(f"{learner.divergence}: {learner.choice_}")]
     if len(points) >= 3:
         model, step = learner.model_, max(1, len(points) // DIAGNOSED)
@@ -212,7 +275,7 @@ def _features(names: Sequence[str]) -> str:
 
 
 def _section(title: str, *parts: str) -> str:
-    return f"<section><h2>{html.escape(title)}</h2>{''.join(parts)}</section>"
+    return f"<section><h2>{html.escape(title)}</h2>{''.join(parts)}</section>" if any(parts) else ""
 
 
 def _paragraph(text: str) -> str:

@@ -1,0 +1,85 @@
+"""Tables with what is to be learned from them: classes, numbers, pairs or triplets."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from askew import checks
+from askew.cli import inputs
+from askew.cli.shell import say
+from askew.cli.tables import read_frame
+from askew.estimators import Columns
+from askew.estimators.columns import check_column
+
+
+class Supervised(NamedTuple):
+    """Points and what is known about them.
+
+    ``points`` are rows, ``(n, dim)``, or pairs or triplets of them, ``(n, size, dim)``; ``truth`` is one value for
+    each, None for triplets. ``kept`` are notes for the model, ``size`` and ``notes`` are for people.
+    """
+
+    points: Any
+    truth: Any
+    columns: Columns
+    kept: dict[str, Any]
+    size: str
+    notes: list[str]
+
+
+def read_supervised(
+    kind: str,
+    file: Path | None,
+    dataset: str | None,
+    no_header: bool,
+    column: str | None,
+    table: Path | None,
+    name: str | None,
+    quiet: bool,
+    **choices: Sequence[str] | None,
+) -> Supervised:
+    """Read what ``kind``, an option, names; print the size of the table and what became of its columns.
+
+    ``column`` holds the classes or numbers, of the table or with ``--pairs`` of their ``table``; ``name`` names the
+    rows. ``choices`` are those of :func:`~askew.cli.inputs.fit_columns`.
+    """
+    frame = inputs.read_table(file, dataset, no_header)
+    aside = {} if name is None else {name: "the names of the rows"}
+    kept: dict[str, Any] = {}
+    truth: Any = None
+    notes: list[str] = []
+    if kind == "--label":
+        column = inputs.label_column(frame, column, dataset)
+        aside[column], kept = "the classes", {inputs.LABELS: column}
+    elif kind == "--target":
+        column = check_column(frame, str(column), "--target")
+        aside[column], kept = "the numbers to learn from", {inputs.TARGET: column}
+    names = [] if kept else inputs.names_of(frame, name)
+    columns = inputs.fit_columns(frame, aside, **choices)
+    points: Any = columns.transform(frame)
+    if kept:
+        supervision: Any = inputs.classes_of if kind == "--label" else inputs.targets_of
+        known, truth, notes = supervision(frame[column], choices["na"] or ())
+        points = points[known]
+    size = f"{len(points)} rows, {points.shape[1]} features"
+    if kind == "--label":
+        size += f", {len(np.unique(truth))} classes"
+    if table is not None:
+        others = read_frame(table)
+        if kind == "--pairs":
+            if column is None:
+                must = f"the column of values, one of {', '.join(others.columns)}"
+                raise ValueError(checks.message("--target", must, "none"))
+            truth = others[check_column(others, column, "--target")].to_numpy(dtype=np.float64)
+            others = others.drop(columns=column)
+        rows = inputs.numbers_of(others, names, 2 if kind == "--pairs" else 3, kind)
+        points = points[rows]
+        size += f", {len(rows)} {kind[2:]}"
+    notes += inputs.condensed(columns.notes_)
+    say(f"{dataset or file}: {size}", quiet)
+    inputs.tell(notes, quiet)
+    return Supervised(points, truth, columns, kept, size, notes)
