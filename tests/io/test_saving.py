@@ -621,6 +621,7 @@ def test_every_estimator_predicts_the_same_afterwards(tmp_path: Path, name: str)
     data: dict[str, tuple[Any, ...]] = {
         "DivergenceLearner": (rows, labels),
         "DivergenceNeighborsClassifier": (rows, labels),
+        "PairClassifier": (pairs, np.where(np.arange(20) % 2, 1, -1)),
         "PairRegressor": (pairs, np.abs(pairs[:, 0] - pairs[:, 1]).sum(1)),
         "RelevanceLearner": (rows, rows, nearest),
         "TripletLearner": (triplets,),

@@ -87,6 +87,8 @@ METHODS = (
 )
 # Arguments of methods that do not take points, by the class they belong to.
 TAKES = {
+    ("PairClassifier", "predict"): "pairs",
+    ("PairClassifier", "decision_function"): "pairs",
     ("PairRegressor", "predict"): "pairs",
     ("TripletLearner", "predict"): "triplets",
     ("TripletLearner", "decision_function"): "triplets",

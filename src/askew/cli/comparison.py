@@ -80,8 +80,8 @@ def compare(
     --------
     >>> from sklearn.datasets import load_iris
     >>> board = compare(*load_iris(return_X_y=True), ["mahalanobis"], folds=2, steps=50, jobs=1)
-    >>> board.best.name, board.best.mean("map") > 0.9
-    ('mahalanobis', True)
+    >>> board.best.mean("map") > 0.9
+    True
     >>> [one.name for one in board.standings][-2:]
     ['euclidean', 'largest class']
     """

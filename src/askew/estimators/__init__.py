@@ -7,6 +7,7 @@ from askew.estimators.labels import DivergenceLearner
 from askew.estimators.neighbors import DivergenceNeighborsClassifier
 from askew.estimators.pairs import PairRegressor
 from askew.estimators.relevance import RelevanceLearner
+from askew.estimators.similar import PairClassifier
 from askew.estimators.triplets import TripletLearner
 
 __all__ = [
@@ -15,6 +16,7 @@ __all__ = [
     "DivergenceLearner",
     "DivergenceNeighborsClassifier",
     "FitWarning",
+    "PairClassifier",
     "PairRegressor",
     "RelevanceLearner",
     "TripletLearner",

@@ -8,9 +8,10 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 from sklearn.base import BaseEstimator, ClassifierMixin, clone
 from sklearn.utils.validation import check_is_fitted, validate_data
+from torch import nn
 
 from askew import checks
-from askew.divergences import Embedded
+from askew.divergences import Divergence, Embedded
 from askew.encoders import as_points, for_numpy
 from askew.estimators.fitted import table_for_numpy
 from askew.estimators.labels import DivergenceLearner
@@ -22,9 +23,11 @@ class DivergenceNeighborsClassifier(ClassifierMixin, BaseEstimator):  # type: ig
     Parameters
     ----------
     learner
-        A :class:`DivergenceLearner`, which is copied; None takes its defaults.
+        A :class:`DivergenceLearner`, which is copied, in place of the parameters below.
     n_neighbors
         How many neighbours vote; at most as many as there are training points do.
+    divergence, encoder, scale, steps, batch_size, learning_rate, random_state, device, progress
+        As in :class:`DivergenceLearner`. A ``random_state`` may be given with a learner: it replaces its seed.
 
     Attributes
     ----------
@@ -37,17 +40,39 @@ class DivergenceNeighborsClassifier(ClassifierMixin, BaseEstimator):  # type: ig
     --------
     >>> from sklearn.datasets import load_iris
     >>> X, labels = load_iris(return_X_y=True)
-    >>> learner = DivergenceLearner(encoder=None, steps=100, random_state=0)
-    >>> classifier = DivergenceNeighborsClassifier(learner).fit(X[::2], labels[::2])
+    >>> classifier = DivergenceNeighborsClassifier(encoder=None, steps=100, random_state=0).fit(X[::2], labels[::2])
     >>> classifier.score(X[1::2], labels[1::2]) > 0.9
     True
     """
 
     saved_attributes: ClassVar[tuple[str, ...]] = ("learner_", "classes_", "n_features_in_", "feature_names_in_")
 
-    def __init__(self, learner: DivergenceLearner | None = None, n_neighbors: int = 5) -> None:
+    def __init__(
+        self,
+        learner: DivergenceLearner | None = None,
+        n_neighbors: int = 5,
+        *,
+        divergence: str | Divergence = "nbd",
+        encoder: str | nn.Module | None = "auto",
+        scale: bool = True,
+        steps: int | None = None,
+        batch_size: int | None = None,
+        learning_rate: float | None = None,
+        random_state: Any = None,
+        device: str | None = None,
+        progress: bool | None = None,
+    ) -> None:
         self.learner = learner
         self.n_neighbors = n_neighbors
+        self.divergence = divergence
+        self.encoder = encoder
+        self.scale = scale
+        self.steps = steps
+        self.batch_size = batch_size
+        self.learning_rate = learning_rate
+        self.random_state = random_state
+        self.device = device
+        self.progress = progress
 
     def fit(self, X: ArrayLike, y: ArrayLike) -> DivergenceNeighborsClassifier:
         """Learn the divergence from points and their labels, ``(n, dim), (n,)``, and keep both."""
@@ -58,7 +83,14 @@ class DivergenceNeighborsClassifier(ClassifierMixin, BaseEstimator):  # type: ig
             raise TypeError(checks.message(f"learner of {owner}", "a DivergenceLearner or None", got))
         X, y = table_for_numpy(X, owner), for_numpy(y, f"y of {owner}")
         validate_data(self, X, y, dtype=np.float64)
-        learner = DivergenceLearner() if self.learner is None else clone(self.learner)
+        defaults = DivergenceLearner().get_params(deep=False)
+        settings = {name: getattr(self, name) for name in defaults}
+        changed = [name for name, value in settings.items() if value is not defaults[name] and value != defaults[name]]
+        if self.learner is not None and changed not in ([], ["random_state"]):
+            must = "None where its parameters are given, or all of them in the learner"
+            raise ValueError(checks.message(f"learner of {owner}", must, f"a learner and {', '.join(changed)}"))
+        learner = DivergenceLearner(**settings) if self.learner is None else clone(self.learner)
+        learner.set_params(**{name: settings[name] for name in changed})
         self.learner_: DivergenceLearner = learner.fit(X, y)
         self.classes_ = self.learner_.classes_
         return self

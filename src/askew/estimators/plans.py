@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from askew.losses import AllTriplets, GradedSoftmax, Listwise, Loss, Regression, TripletMargin
+from askew.losses import AllTriplets, ContrastivePairs, GradedSoftmax, Listwise, Loss, Regression, TripletMargin
 
 # Rows below which a table is small: it is learned with smaller steps and with a smoother encoder.
 SMALL = 300
@@ -57,6 +57,12 @@ def triplet_plan(encoder: bool, n: int) -> Plan:
     """Return the plan for triplets."""
     batch = min(1000, max(32, n))
     return Plan(TripletMargin(margin=1.0), max(500, 10 * -(-n // batch)), batch, 1e-2 if encoder else 3e-2)
+
+
+def similarity_plan(encoder: bool, n: int) -> Plan:
+    """Return the plan for similar and dissimilar pairs, which is that of triplets with another loss."""
+    batch = min(1000, max(32, n))
+    return Plan(ContrastivePairs(), max(500, 10 * -(-n // batch)), batch, 1e-2 if encoder else 3e-2)
 
 
 def relevance_plan(encoder: bool, n: int) -> Plan:

@@ -32,6 +32,7 @@ ESTIMATORS = {
     "Columns": ("askew.estimators", "Columns"),
     "DivergenceLearner": ("askew.estimators", "DivergenceLearner"),
     "DivergenceNeighborsClassifier": ("askew.estimators", "DivergenceNeighborsClassifier"),
+    "PairClassifier": ("askew.estimators", "PairClassifier"),
     "PairRegressor": ("askew.estimators", "PairRegressor"),
     "Pipeline": ("sklearn.pipeline", "Pipeline"),
     "RelevanceLearner": ("askew.estimators", "RelevanceLearner"),
