@@ -1,11 +1,12 @@
-"""Ranking on six tables with default settings: MAP and AUC compared with the paper, and seconds of a fit.
+"""Ranking on eight tables with default settings: MAP and AUC compared with the paper, and seconds of a fit.
 
 Each split holds out 20 % of the rows as queries; the other 80 % are what is learned from and what is ranked, by
 D(query, item), ties averaged. Nothing of the held-out rows enters any choice. Needs the six files of the UCI
-repository in the folder that ASKEW_DATA names.
+repository in the folder that ASKEW_DATA names; digits and breast cancer come with scikit-learn.
 
     python benchmarks/tables.py                   # all methods, 10 splits, two processes
     python benchmarks/tables.py --time            # seconds of DivergenceLearner() with its defaults, all cores
+    python benchmarks/tables.py --against CHECKOUT --splits 3   # DivergenceLearner() of another commit, by turns
     python benchmarks/tables.py --splits 3 --tables iris wine --methods nbd mahalanobis
 """
 
@@ -14,16 +15,21 @@ from __future__ import annotations
 import argparse
 import json
 import os
+import subprocess
 import sys
 import time
+from collections.abc import Callable
 from concurrent.futures import ProcessPoolExecutor
 from pathlib import Path
+from typing import Any
 
 os.environ.setdefault("OMP_NUM_THREADS", "1" if "--time" not in sys.argv else str(os.cpu_count()))
 
 import numpy as np
 import torch
 from askew_paper.data import load_table, table_names
+from numpy.typing import NDArray
+from sklearn.datasets import load_breast_cancer, load_digits
 from sklearn.model_selection import train_test_split
 
 import askew
@@ -51,22 +57,33 @@ PAPER = {
     "transfusion": (0.695, 0.603),
     "car": (0.820, 0.803),
 }
+# Tables of scikit-learn.
+BUNDLED = {"digits": load_digits, "breast-cancer": load_breast_cancer}
+TABLES = [*table_names(), *BUNDLED]
+DEFAULT = "nbd, encoder chosen"
 Result = tuple[float, float, float, str]
 
 
-def evaluate(method: str, name: str, split: int) -> Result:
+def load(name: str) -> tuple[NDArray[Any], NDArray[Any]]:
+    """Return the points and labels of a table."""
+    if name in BUNDLED:
+        points, labels = BUNDLED[name](return_X_y=True)
+        return points, labels
+    table = load_table(name)
+    return table.points, table.labels
+
+
+def evaluate(method: str, name: str, split: int, clock: Callable[[], float] = time.perf_counter) -> Result:
     """Return MAP, AUC, seconds of the fit and what was chosen, for one split of one table."""
     torch.set_num_threads(int(os.environ["OMP_NUM_THREADS"]))
-    table = load_table(name)
-    rows, queries = train_test_split(
-        np.arange(len(table.labels)), test_size=0.2, random_state=split, stratify=None, shuffle=True
-    )
+    points, classes = load(name)
+    rows, queries = train_test_split(np.arange(len(classes)), test_size=0.2, random_state=split)
     learner = askew.DivergenceLearner(**METHODS[method], random_state=split, progress=False)
-    started = time.perf_counter()
-    learner.fit(table.points[rows], table.labels[rows])
-    seconds = time.perf_counter() - started
-    matrix = learner.pairwise(table.points[queries], table.points[rows])
-    labels = table.labels[queries], table.labels[rows]
+    started = clock()
+    learner.fit(points[rows], classes[rows])
+    seconds = clock() - started
+    matrix = learner.pairwise(points[queries], points[rows])
+    labels = classes[queries], classes[rows]
     return metrics.mean_average_precision(matrix, *labels), metrics.auc(matrix, *labels), seconds, learner.choice_
 
 
@@ -90,7 +107,7 @@ def show(found: dict[tuple[str, str], list[Result]], methods: list[str], tables:
     for method in methods:
         medians = (np.median([result[2] for result in found[method, table]]) for table in tables)
         print(f"| {method} |", " | ".join(f"{value:.1f}" for value in medians), "|")
-    chosen = {table: [r[3] for r in found.get(("nbd, encoder chosen", table), [])] for table in tables}
+    chosen = {table: [r[3] for r in found.get((DEFAULT, table), [])] for table in tables}
     for table, choices in chosen.items():
         if choices:
             print(
@@ -98,20 +115,64 @@ def show(found: dict[tuple[str, str], list[Result]], methods: list[str], tables:
             )
 
 
+def serve() -> None:
+    """Answer each line of the input, a table and a split, by a result of the defaults in seconds of the processor."""
+    for line in sys.stdin:
+        name, split = line.split()
+        print(json.dumps(evaluate(DEFAULT, name, int(split), time.process_time)), flush=True)
+
+
+def show_against(checkout: Path, tables: list[str], splits: int) -> None:
+    """Print seconds and MAP of the defaults in another checkout and in this one, which take turns."""
+    workers = []
+    for root in (checkout.resolve(), Path(__file__).resolve().parents[1]):
+        paths = os.pathsep.join(str(root / folder) for folder in ("src", "paper/src"))
+        pipes: dict[str, Any] = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "text": True}
+        workers.append(
+            subprocess.Popen([sys.executable, __file__, "--serve"], env={**os.environ, "PYTHONPATH": paths}, **pipes)
+        )
+    print("| table | seconds there | here | ratio | MAP there | here | difference |\n" + "|---" * 7 + "|")
+    for name in tables:
+        results: list[list[Result]] = [[], []]
+        for split in range(splits):
+            for worker, found in zip(workers, results, strict=True):
+                worker.stdin.write(f"{name} {split}\n")
+                worker.stdin.flush()
+                found.append(tuple(json.loads(worker.stdout.readline())))
+        there, here = (np.array([result[:3] for result in found]) for found in results)
+        (old, new), differences = (np.median(each[:, 2]) for each in (there, here)), here[:, 0] - there[:, 0]
+        spread = f" ±{differences.std(ddof=1) / splits**0.5:.3f}" if splits > 1 else ""
+        print(
+            f"| {name} | {old:.2f} | {new:.2f} | {np.median(there[:, 2] / here[:, 2]):.1f} | {there[:, 0].mean():.4f}"
+            f" | {here[:, 0].mean():.4f} | {differences.mean():+.4f}{spread} |",
+            flush=True,
+        )
+    for worker in workers:
+        worker.communicate()
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--splits", type=int, default=10)
-    parser.add_argument("--tables", nargs="+", default=table_names(), choices=table_names())
+    parser.add_argument("--tables", nargs="+", default=TABLES, choices=TABLES)
     parser.add_argument("--methods", nargs="+", default=list(METHODS), choices=list(METHODS))
     parser.add_argument("--jobs", type=int, default=2)
     parser.add_argument(
         "--rows", type=Path, help="append each result to this file as a line of JSON; those in it are kept"
     )
     parser.add_argument("--time", action="store_true", help="only time DivergenceLearner() on each table, all cores")
+    parser.add_argument("--against", type=Path, help="compare with another checkout: ratio of seconds and MAP")
+    parser.add_argument("--serve", action="store_true", help=argparse.SUPPRESS)
     arguments = parser.parse_args()
+    if arguments.serve:
+        serve()
+        return
+    if arguments.against:
+        show_against(arguments.against, arguments.tables, arguments.splits)
+        return
     if arguments.time:
         for name in arguments.tables:
-            precision, area, seconds, choice = evaluate("nbd, encoder chosen", name, 0)
+            precision, area, seconds, choice = evaluate(DEFAULT, name, 0)
             print(f"{name:12s} {seconds:6.1f} s   MAP {precision:.3f}   AUC {area:.3f}   {choice}", flush=True)
         return
     done: dict[tuple[str, str, int], Result] = {}

@@ -86,6 +86,11 @@ def test_pairwise_tolerance_raises_the_error_of_near_pairs_only_inside_of_it() -
     assert bool((fine != coarse).any())
     torch.testing.assert_close(coarse, fine, rtol=0.5, atol=0)
     assert torch.equal(fine, again)
+    with torch.no_grad(), pairwise_tolerance(1.0):  # an error of 1 permits 0, so nothing is recomputed
+        coarsest = divergence.pairwise(x, y)
+    assert bool((coarsest.diag() != coarse.diag()).any())
+    assert bool((coarsest >= 0).all())
+    torch.testing.assert_close(coarsest, fine, rtol=1e-3, atol=1e-3)
     assert divergence.pairwise_rtol == 1e-3
     with pytest.raises(ValueError, match=r"rtol of pairwise_tolerance must be a finite number above zero. Got 0"):
         pairwise_tolerance(0).__enter__()

@@ -68,6 +68,23 @@ def test_two_candidates_are_compared_once() -> None:
     assert comparison.winner.candidate.divergence == "bb"
 
 
+@pytest.mark.parametrize("noisy", [False, True])
+def test_easy_tables_are_learned_in_a_quarter_of_the_steps(noisy: bool) -> None:
+    points, classes = load_iris(return_X_y=True)
+    if noisy:
+        classes = np.random.RandomState(0).permutation(classes)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", FitWarning)  # random classes can be learned by heart only
+        learner = DivergenceLearner(random_state=0).fit(points, classes)
+    assert (max(learner.validation_.values()) >= 0.9) is not noisy
+    assert learner.history_["step"][-1] == (300 if noisy else 75)
+
+
+def test_given_steps_are_taken() -> None:
+    points, classes = load_iris(return_X_y=True)
+    assert DivergenceLearner(steps=9, random_state=0).fit(points, classes).history_["step"][-1] == 9
+
+
 # ---------------------------------------------------------------------- auto
 
 

@@ -138,6 +138,34 @@ def test_a_sample_of_pairs_has_the_loss_as_its_mean(max_pairs: int) -> None:
     assert sampled(matrix, labels) == pairs[0]  # by the global generator
 
 
+@pytest.mark.parametrize("layout", ["two classes", "unequal", "all but one"])
+def test_a_sample_of_positives_has_the_loss_as_its_mean(layout: str) -> None:
+    matrix, labels = batch(12), LAYOUTS[layout]
+    torch.manual_seed(0)
+    few = torch.stack([Listwise(positives=3)(matrix, labels) for _ in range(400)])
+    value, gradient = value_and_gradient(written_out, matrix, labels)
+    assert (few.mean() - value).abs() < 4 * few.std() / 20
+    torch.manual_seed(0)
+    assert Listwise(positives=3)(matrix, labels) == few[0]  # by the global generator
+    found = value_and_gradient(Listwise(positives=50_000), matrix, labels)
+    torch.testing.assert_close(found, (value, gradient), rtol=0.05, atol=0.05 * float(gradient.abs().max()))
+
+
+def test_a_sample_of_positives_has_the_gradient_of_its_value() -> None:
+    for labels in LAYOUTS.values():
+
+        def loss(matrix: Tensor, labels: Tensor = labels) -> Tensor:
+            torch.manual_seed(1)
+            result: Tensor = Listwise(0.3, positives=3)(matrix, labels)
+            return result
+
+        assert torch.autograd.gradcheck(loss, batch(12).requires_grad_())
+    assert loss(batch(12), LAYOUTS["one class"]) == loss(batch(12), LAYOUTS["singletons"]) == 0
+    assert repr(Listwise(positives=3)).endswith("positives=3)")
+    with pytest.raises(ValueError, match="positives of Listwise must be a positive integer"):
+        Listwise(positives=0)
+
+
 def test_a_bound_above_the_number_of_pairs_changes_nothing() -> None:
     matrix, labels = batch(24), torch.arange(24) % 3
     state = torch.get_rng_state()
@@ -153,6 +181,7 @@ def test_nan_comes_out(place: tuple[int, int]) -> None:
         value, gradient = value_and_gradient(Listwise(), matrix, labels)
         assert value.isnan()
         assert gradient.isnan().any()
+        assert value_and_gradient(Listwise(positives=2), matrix, labels)[0].isnan()
 
 
 def test_far_points_do_not_overflow() -> None:

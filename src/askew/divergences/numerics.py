@@ -34,7 +34,8 @@ def recompute_small(
     the exact values of these pairs. This changes ``matrix``, which no operation may have saved for its backward pass,
     in place and unseen by autograd; gradients go through the product. Compiled, transformed or on an accelerator, where
     values cannot be inspected, it only clamps a copy at zero. A ``signed`` matrix keeps its negative entries, and only
-    those near zero are recomputed.
+    those near zero are recomputed. An ``rtol`` of 1 or more permits 0 there: nothing is
+    recomputed.
 
     Examples
     --------
@@ -42,7 +43,7 @@ def recompute_small(
     >>> recompute_small(raw, torch.ones(1), torch.ones(2), lambda i, j: torch.zeros(len(i)))
     tensor([[0., 2.]])
     """
-    if not checks.inspectable(matrix):
+    if rtol >= 1 or not checks.inspectable(matrix):
         return matrix if signed else matrix.clamp_min(0)
     if matrix.numel() == 0:
         return matrix

@@ -136,7 +136,7 @@ class BaseLearner(FittedLearner):
         seed = int(check_random_state(self.random_state).randint(2**31 - 1))
         choice = self._choose(data, seed)
         scalings = self._scalings(data, choice.candidate)
-        model, history = self._learn_checked(self._scaled(data, scalings), choice.candidate, seed)
+        model, history = self._learn_checked(self._scaled(data, scalings), choice, seed)
         encoder, model, second = _split(scalings, model)
         points = self._points_to_keep(data)
         items = encode((second if self._items_side == "second" and second is not None else encoder).eval(), points)
@@ -173,15 +173,24 @@ class BaseLearner(FittedLearner):
         divergences = self._candidates if self.divergence == "auto" else (self.divergence,)
         encoders = self._encoders(self._dims(data)) if self.encoder == "auto" else (self.encoder,)
         candidates = [Candidate(divergence, encoder) for encoder in encoders for divergence in divergences]
-        comparison = Comparison(candidates, scores, self._smaller_is_better)
+        comparison = Comparison(candidates, scores, self._smaller_is_better, self._share_of_two())
         winner, means = comparison.winner, {trial.candidate: comparison.mean(trial) for trial in comparison.trials}
         score_name = self._score_name.format(len(rest))
         if len(divergences) == 1 and len(encoders) == 2:
             without, with_ = means.values()
             reason = f"{winner.candidate.encoder_name}: {score_name} {without:.4g} without, {with_:.4g} with"
-            return Choice(winner.candidate, reason, {"without encoder": without, "with encoder": with_})
+            share = self._share_after(comparison.mean(winner), self._count(data))
+            return Choice(winner.candidate, reason, {"without encoder": without, "with encoder": with_}, share)
         reason = f"{winner.candidate}: the simplest within the spread of the best by {score_name}\n{comparison.table()}"
         return Choice(winner.candidate, reason, {str(candidate): mean for candidate, mean in means.items()})
+
+    def _share_of_two(self) -> float:
+        """Return the share of the steps of each trial where only the encoder is chosen."""
+        return 1 / 2
+
+    def _share_after(self, score: float, n: int) -> float:
+        """Return the share of the steps that n rows need whose trial had this score."""
+        return 1.0
 
     def _encoders(self, dims: tuple[int, int]) -> tuple[str | None, ...]:
         """Return the encoders that "auto" compares, from the simplest on."""
@@ -262,17 +271,17 @@ class BaseLearner(FittedLearner):
 
     # ------------------------------------------------------------------ one training
 
-    def _learn_checked(self, data: Data, candidate: Candidate, seed: int) -> tuple[Divergence, History]:
+    def _learn_checked(self, data: Data, choice: Choice, seed: int) -> tuple[Divergence, History]:
         """Return a trained model that is better than a trivial one; a training that failed is repeated more gently.
 
         It is judged on held-out rows, or on training rows where there are few: a model that is no better there than at
         its start or than a constant is no better anywhere.
         """
-        held_out = None
+        held_out, candidate = None, choice.candidate
         if self._count(data) >= ROWS_TO_CHECK:
             rows, rest = self._hold_out(data, seed, CHECKED_SHARE)
             data, held_out = (self._part(data, part) for part in (rows, rest))
-        best, history = self._learn(data, candidate, seed)
+        best, history = self._learn(data, candidate, seed, choice.share)
         if not history.rows:  # nothing was trained
             return best, history
         sample = self._part(data, slice(None, None, max(1, self._count(data) // CHECKED_ROWS)))

@@ -13,9 +13,8 @@ from askew.divergences import Divergence
 Encoder = str | nn.Module | None
 
 # Share of the steps of each round, and how many candidates go on to the next one. With the final training this is at
-# most 2.5 times one training for eight candidates, and twice one for two.
+# most 2.5 times one training for eight candidates. Two candidates have one round.
 ROUNDS = ((1 / 12, 3), (1 / 4, 1))
-ONE_ROUND = ((1 / 2, 1),)
 
 
 @dataclass(frozen=True)
@@ -36,11 +35,12 @@ class Candidate:
 
 @dataclass(frozen=True)
 class Choice:
-    """What was chosen, why, and the held-out score of each candidate, if scores decided."""
+    """What was chosen and why, the held-out score of each candidate, if any, and the share of the steps it needs."""
 
     candidate: Candidate
     reason: str
     scores: dict[str, float]
+    share: float = 1.0
 
 
 @dataclass(frozen=True)
@@ -71,6 +71,8 @@ class Comparison:
         training diverged.
     smaller_is_better
         Whether the scores are errors.
+    share_of_two
+        Share of the steps of the only round of two candidates.
     """
 
     def __init__(
@@ -78,12 +80,13 @@ class Comparison:
         candidates: Sequence[Candidate],
         scores: Callable[[Candidate, float], Tensor | None],
         smaller_is_better: bool,
+        share_of_two: float = 1 / 2,
     ) -> None:
         self.worst = math.inf if smaller_is_better else -math.inf
         self.sign = 1.0 if smaller_is_better else -1.0
         trials: dict[Candidate, Trial] = {}
         left, several = list(candidates), len(candidates) > 2
-        for share, keep in ROUNDS if several else ONE_ROUND:
+        for share, keep in ROUNDS if several else ((share_of_two, 1),):
             for candidate in left:
                 trials[candidate] = Trial(candidate, scores(candidate, share), share)
             best = sorted(left, key=lambda candidate: self.sign * trials[candidate].mean(self.worst))[:keep]

@@ -17,10 +17,10 @@ from torch import Tensor
 from askew import checks, metrics, pbdl
 from askew.divergences import Divergence
 from askew.encoders import as_points, for_numpy
-from askew.estimators.base import BaseLearner, Data
+from askew.estimators.base import ROWS_TO_CHECK, BaseLearner, Data
 from askew.estimators.choice import Candidate
 from askew.estimators.fitted import table_for_numpy
-from askew.estimators.plans import Plan, label_plan
+from askew.estimators.plans import EASY, EASY_SHARES, TRIAL_SHARE, Plan, label_plan
 
 # At most so many rows are held out to compare models on.
 HELD_OUT_ROWS = 1000
@@ -144,7 +144,20 @@ class DivergenceLearner(TransformerMixin, BaseLearner):  # type: ignore[misc]
 
     def _plan(self, candidate: Candidate, data: Data) -> Plan:
         name = candidate.divergence if isinstance(candidate.divergence, str) else ""
-        return label_plan(name, candidate.encoder is not None, len(data[0]), int(data[1].max()) + 1)
+        classes = int(data[1].max()) + 1
+        return label_plan(name, candidate.encoder is not None, len(data[0]), classes, self._quick)
+
+    @property
+    def _quick(self) -> bool:
+        """Whether the settings are the defaults, of which was measured that short trials and trainings suffice."""
+        given = (self.steps, self.batch_size, self.learning_rate)
+        return self.divergence == "nbd" and self.encoder == "auto" and given == (None, None, None)
+
+    def _share_of_two(self) -> float:
+        return TRIAL_SHARE if self._quick else super()._share_of_two()
+
+    def _share_after(self, score: float, n: int) -> float:
+        return EASY_SHARES[n >= ROWS_TO_CHECK] if self._quick and score >= EASY else 1.0
 
     def _solve(self, data: Data, seed: int) -> Divergence:
         return pbdl.fit_pairs(data[0].double(), data[1], seed=seed).divergence

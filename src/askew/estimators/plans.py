@@ -13,6 +13,10 @@ from askew.losses import AllTriplets, ContrastivePairs, GradedSoftmax, Listwise,
 
 # Rows below which a table is small: it is learned with smaller steps and with a smoother encoder.
 SMALL = 300
+# Where steps, batch and learning rate are left to the learner, and only the encoder of "nbd" is chosen: the share of
+# the steps of a trial; the mean average precision of one from which on a table is easy; and the share of the steps
+# that then suffices, for fewer than 1000 rows and for more. Others are still improving at the end of all steps.
+TRIAL_SHARE, EASY, EASY_SHARES = 1 / 16, 0.9, (1 / 4, 1 / 3)
 
 
 @dataclass(frozen=True)
@@ -30,14 +34,14 @@ def mlp_activation(n: int) -> str:
     return "silu" if n < SMALL else "relu"
 
 
-def label_plan(divergence: str, encoder: bool, n: int, n_classes: int) -> Plan:
-    """Return the plan for labels.
+def label_plan(divergence: str, encoder: bool, n: int, n_classes: int, quick: bool = False) -> Plan:
+    """Return the plan for labels; a ``quick`` one scores a sample of the pairs of each step.
 
     A batch has at least 8 rows of each class on average, so that most points have others of their class in it.
     """
     steps = min(500, max(300, n // 2))
     batch = min(1024, max(128, 8 * n_classes))
-    ranking = Listwise(max_pairs=3000)
+    ranking = Listwise(positives=16) if quick else Listwise(max_pairs=3000)
     if divergence in ("deep-div", "deep-div-affine"):
         # Behind an encoder, D of most pairs becomes 0 under the listwise loss and stays so.
         return Plan(AllTriplets(margin=1.0), steps, batch, 1e-3) if encoder else Plan(ranking, steps, batch, 1e-2)

@@ -30,6 +30,8 @@ class Loss(nn.Module, ABC):
     median: float = 1.0
     # Whether only the order of each row of a matrix matters, so that near pairs need few digits.
     ranks: ClassVar[bool] = False
+    # The relative error that near pairs may have in training then.
+    near_rtol: float = 0.1
 
     def calibration(self, *batch: Tensor) -> tuple[Tensor, Tensor, Tensor | None]:
         """Return first points, second points and, if known, values of D by which a model is calibrated."""

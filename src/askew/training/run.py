@@ -27,8 +27,6 @@ from askew.training.schedules import Schedule
 
 # Rows that calibrate the scales of a model before training.
 CALIBRATION_ROWS = 5000
-# Relative error of near pairs in the matrix of a batch.
-TRAINING_RTOL = 0.1
 # Steps between two copies of the weights to fall back on.
 SNAPSHOT_STEPS = 50
 # A loss this many times that of the first steps, in so many steps in a row, has diverged.
@@ -185,8 +183,8 @@ class Run:
         self.optimizer.zero_grad(set_to_none=True)
         # A loss of order hardly sees the third digit of the smallest entries of a row, and their gradient does not
         # depend on it; computing near pairs to one digit takes half the time.
-        ranks = getattr(self.loss, "ranks", False)
-        with pairwise_tolerance(TRAINING_RTOL) if ranks else contextlib.nullcontext():
+        rtol = self.loss.near_rtol if isinstance(self.loss, Loss) and self.loss.ranks else None
+        with pairwise_tolerance(rtol) if rtol else contextlib.nullcontext():
             result = self._loss(batch, self.source)
         value = self.processes.broadcast(float(result.detach()))  # all processes must decide the same
         self._check_loss(value)

@@ -108,7 +108,8 @@ def _learned(cell: Cell, points: Tensor, labels: Tensor) -> tuple[Divergence, di
     learner = DivergenceLearner(
         cell["divergence"],
         cell["encoder"],
-        steps=cell["steps"],
+        # Given, also where they are the learner's own: by itself it would take fewer where it chooses an encoder.
+        steps=cell["steps"] or min(500, max(300, len(points) // 2)),
         random_state=cell.seed,
         device="cpu",
         progress=False,
