@@ -23,9 +23,9 @@ GLYPHS = {"ahead": "▲", "tie": "●", "behind": "▼"}
 LEFT_OUT = ("timing", "ablation")
 LEGEND = (
     "▲ ahead, ● tie, ▼ behind: a difference counts if the 95 % intervals over the seeds do not overlap. A question "
-    "mark means one seed, so no interval. Both sides show their best method by the same test score. Trivial "
-    "predictions, bounds, unconstrained networks and methods with less than half of the seeds do not compete; the page "
-    "of each task has them."
+    "mark means one seed, so no interval, or methods that were not run yet. Both sides show their best method by the "
+    "same test score. Trivial predictions, bounds, unconstrained networks and methods with less than half of the seeds "
+    "do not compete; the page of each task has them."
 )
 
 
@@ -40,12 +40,13 @@ class Line:
     nbd: Any
     ours: Any
     other: Any
+    whole: bool  # whether all competitors have rows
 
     def verdict(self, own: Any) -> str:
-        """Return ``"ahead"``, ``"tie"`` or ``"behind"``, with a question mark where there is one seed."""
-        doubt = "?" if math.isnan(own.half) or math.isnan(self.other.half) else ""
-        halves = 0.0 if doubt else own.half + self.other.half
-        if abs(own.mean - self.other.mean) <= halves:
+        """Return ``"ahead"``, ``"tie"`` or ``"behind"``, with a question mark where that may change."""
+        halves = own.half + self.other.half
+        doubt = "?" if math.isnan(halves) or not self.whole else ""
+        if abs(own.mean - self.other.mean) <= (0.0 if math.isnan(halves) else halves):
             return "tie" + doubt
         return ("ahead" if (own.mean < self.other.mean) == self.score.lower_is_better else "behind") + doubt
 
@@ -64,9 +65,11 @@ def lines(comparison: Comparison) -> list[Line]:
     deciding = {claim.score for claim in experiment.claims} or {experiment.scores[0].name}
     found = []
     for score in (score for score in experiment.scores if score.name in deciding):
-        for setting, group in table[(table["score"] == score.name) & (table["seeds"] > 0)].groupby(
+        for setting, group in table[(table["score"] == score.name) & table["group"].notna()].groupby(
             "setting", sort=False
         ):
+            whole = bool((group["seeds"] > 0).all())
+            group = group[group["seeds"] > 0]
             # A method with few seeds has no fair chance to lose.
             group = group[group["seeds"] >= group["seeds"].max() / 2]
             ranked = sorted(group.itertuples(), key=lambda line: line.mean, reverse=not score.lower_is_better)
@@ -74,7 +77,8 @@ def lines(comparison: Comparison) -> list[Line]:
             others = [line for line in ranked if not line.method.startswith((*OURS, *REFERENCES))]
             nbd = [line for line in ours if line.method == "nbd"]
             if ours and others:
-                found.append(Line(experiment, comparison.scale, setting, score, (nbd or [None])[0], ours[0], others[0]))
+                lead = (nbd or [None])[0], ours[0], others[0]
+                found.append(Line(experiment, comparison.scale, setting, score, *lead, whole))
     return found
 
 
@@ -122,5 +126,6 @@ def _described(line: Line) -> dict[str, str]:
 
 def _counted(verdicts: Iterable[str]) -> str:
     """Return verdicts as text: ``▲ 3 ahead, ● 1 tie``."""
-    counts = Counter(verdict.rstrip("?") for verdict in verdicts)
-    return ", ".join(f"{glyph} {counts[word]} {word}" for word, glyph in GLYPHS.items() if counts[word])
+    counts = Counter(verdicts)
+    words = ((word + doubt, glyph) for word, glyph in GLYPHS.items() for doubt in ("", "?"))
+    return ", ".join(f"{glyph} {counts[word]} {word}" for word, glyph in words if counts[word])
