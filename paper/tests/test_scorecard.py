@@ -48,7 +48,7 @@ def test_a_difference_counts_if_the_intervals_do_not_overlap(ours: list[float], 
     assert long["By"].tolist() == [by]
     assert long["Best other"].str.startswith("iqe").all()  # a trivial prediction does not compete
     assert short["NBD"].tolist() == ["▼ 1 behind"]
-    assert short["Task"].tolist() == ["Sums"]
+    assert short["Task"].tolist() == ["sums"]
 
 
 def test_larger_scores_are_better_where_they_say_so() -> None:

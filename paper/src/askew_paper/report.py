@@ -25,6 +25,8 @@ from askew_paper.summary import Comparison, compare, judge, listed, number
 
 TITLE = "Results"
 MISSING = "missing"
+# Where the links to the sections go in HTML: behind the scorecard.
+NAVIGATION = "<!-- sections -->"
 SYMBOLS = {"better": "▲", "within": "●", "worse": "▼"}
 LEGEND = (
     "▲ better than the paper, ● within the spread, ▼ worse. Within the spread: the difference is no larger than the "
@@ -304,8 +306,8 @@ def _csv(section: Section) -> str:
 def page(some: Sequence[Section], beginning: Sequence[str] = (f"# {TITLE}",)) -> str:
     """Return the report as one HTML page that loads and runs nothing: pictures and style are inside."""
     # All text is escaped in the Markdown; the only HTML in it is what folds tables.
-    body = MarkdownIt("commonmark", {"html": True}).enable("table").render(text(some, beginning))
-    body = re.sub(r"<td>(?=(missing|confirmed|not)\b|[^<]*([▲●▼]))", _look, body)
+    body = MarkdownIt("commonmark", {"html": True}).enable("table").render(text(some, [*beginning, NAVIGATION]))
+    body = re.sub(r"<td>(?=(missing|confirmed|not)\b|[^<▲●▼]*([▲●▼])[^<▲●▼]*<)", _look, body)
     for section in some:
         heading = f"<h2>{html.escape(section.heading, quote=False)}"
         body = body.replace(heading, f'<h2 id="{section.name}"' + heading[3:], 1)
@@ -314,7 +316,7 @@ def page(some: Sequence[Section], beginning: Sequence[str] = (f"# {TITLE}",)) ->
                 data = base64.b64encode(picture.data).decode()
                 body = body.replace(f'src="{picture.file}"', f'src="data:image/png;base64,{data}"', 1)
     links = "".join(f'<li><a href="#{section.name}">{html.escape(section.heading)}</a></li>' for section in some)
-    body = body.replace("</h1>", f"</h1>\n<nav><ul>{links}</ul></nav>", 1)
+    body = body.replace(NAVIGATION, f"<nav><ul>{links}</ul></nav>", 1)
     policy = "default-src 'none'; style-src 'unsafe-inline'; img-src data:"
     return (
         '<!doctype html>\n<html lang="en"><head><meta charset="utf-8">'

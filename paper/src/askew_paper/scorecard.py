@@ -97,7 +97,7 @@ def scorecard(rows: Sequence[Row], experiments: Iterable[Experiment]) -> tuple[p
         confirmed = judged["At this scale"].str.startswith("confirmed").sum()
         short.append(
             {
-                "Task": experiment.title.split(":")[0],
+                "Task": experiment.name,
                 "Claims confirmed": f"{confirmed} of {len(judged)}" if len(judged) else "",
                 "NBD": _counted(line.verdict(line.nbd) for line in some if line.nbd is not None),
                 "Best of ours": _counted(line.verdict(line.ours) for line in some),
