@@ -121,7 +121,8 @@ def usearch(keys: Vectors, queries: Vectors, k: int, folder: Path) -> Any:
     index = Index(
         ndim=keys.shape[1], metric="l2sq", dtype="f32", connectivity=32, expansion_add=200, expansion_search=EFFORT
     )
-    index.add(np.arange(len(keys)), keys)
+    # Several threads that add at once leave some items out of the graph's reach.
+    index.add(np.arange(len(keys)), keys, threads=1)
     return index.search(queries, k).keys
 
 
