@@ -216,15 +216,24 @@ def test_filters_after_removals(kind: str) -> None:
         (lambda fields: fields["price"][:5] > 3, ValueError, r"must be of shape \(300,\)"),
         ("colour == 'red'", TypeError, r"a function of the fields that returns a mask. .*lambda"),
         ({"colour": "red"}, TypeError, "a function of the fields that returns a mask"),
-        (NAMES[:4], ValueError, "k of .*search must be at most 4, the number of items that pass the filter. Got 5"),
-        (np.zeros(COUNT, bool), ValueError, "must be at most 0"),
-        ([], ValueError, "must be at most 0"),
     ],
 )
 @pytest.mark.parametrize("kind", ["exact", "ivf"])
 def test_bad_filters(kind: str, filter: Any, error: type[Exception], message: str) -> None:
     with pytest.raises(error, match=message):
         filled(kind).search(QUERIES, 5, filter=filter)
+
+
+@pytest.mark.parametrize("filter", [NAMES[:4].tolist(), np.arange(COUNT) < 4, [], np.zeros(COUNT, bool)])
+@pytest.mark.parametrize("kind", ["exact", "ivf"])
+def test_fewer_hits_than_k_where_fewer_items_pass(kind: str, filter: Any) -> None:
+    index, count = filled(kind), 4 if np.any(filter) else 0
+    for k in (5, COUNT + 1):
+        values, ids = index.search(QUERIES, k, filter=filter)
+        assert values.shape == ids.shape == (len(QUERIES), count)
+        assert ids.dtype.kind == "U"
+        assert (np.sort(ids, 1) == np.sort(NAMES[:count])).all()
+        assert (np.diff(values, axis=1) >= 0).all()
 
 
 def test_predicates_need_fields() -> None:

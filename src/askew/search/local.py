@@ -238,7 +238,7 @@ class LocalIndex(Index):
         Parameters
         ----------
         queries, k
-            ``(n, dim)``, or anything the encoder takes; how many, at most as many as there are items that pass.
+            ``(n, dim)``, or anything the encoder takes; how many, without a filter at most as many as there are items.
         filter
             Which items to search: a mask, ``(items,)``, in the order of :attr:`ids`; a set or an array of ids; or a
             function of the fields that returns a mask, such as ``lambda fields: fields["price"] < 10``.
@@ -246,23 +246,24 @@ class LocalIndex(Index):
         Returns
         -------
         tuple of arrays, ``(n, k)`` each
-            Divergences in ascending order, and the ids of the items. In float32 the relative error of a divergence is
-            at most 1.2e-4 where a network gives it, far less for most, and 0 is exact. Others, such as ``"kl"``, are
-            as precise as their formula.
+            Divergences in ascending order, and the ids of the items; fewer columns if fewer than k items pass the
+            filter. In float32 the relative error of a divergence is at most 1.2e-4 where a network gives it, far less
+            for most, and 0 is exact. Others, such as ``"kl"``, are as precise as their formula.
         """
         order, ids = self.search_order(queries, k, filter)
         return self.divergence.from_order(torch.from_numpy(order)).numpy(), ids
 
     def search_order(self, queries: ArrayLike | Tensor, k: int = 10, filter: Filter | None = None) -> Found:
         """Return what :meth:`search` does, with ``divergence.order`` in place of the divergences."""
-        with self._searching(queries, k, "search") as embeddings:
-            allowed = None if filter is None else self._allowed(filter, "search")
-            count = len(self) if allowed is None else int(allowed.sum())
-            if k > count:
-                must = f"at most {count}, the number of items that pass the filter"
-                raise ValueError(checks.message(f"k of {type(self).__name__}.search", must, k))
-            with torch.inference_mode():
-                order, ids = self._search(embeddings, k, allowed)
+        checks.check_size(k, f"k of {type(self).__name__}.search")
+        with self._searching(queries, k if filter is None else 1, "search") as embeddings, torch.inference_mode():
+            if filter is None:
+                order, ids = self._search(embeddings, k)
+            elif count := int((allowed := self._allowed(filter, "search")).sum()):
+                order, ids = self._search(embeddings, min(k, count), allowed)
+            else:
+                order = embeddings.new_empty(len(embeddings), 0)
+                ids = np.empty(order.shape, self._items.ids.dtype)
         return order.numpy(), ids
 
     def range_search(
