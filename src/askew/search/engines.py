@@ -47,10 +47,15 @@ class Kind:
     factor: int  # candidates that are re-ranked for each of the k wanted
     codes: tuple[str, ...]  # encodings of a key, the shortest first; the next is taken where one loses neighbours
     multiple: int  # zeros are added to keys up to a multiple of this many features, which changes no distance
+    margin: int  # when the effort is set, this fraction of the misses that are allowed, 1 / margin
 
     def candidates(self, k: int) -> int:
         """Return how many candidates are re-ranked for the k nearest."""
         return self.factor * k + 8
+
+    def goal(self, target: float) -> float:
+        """Return the recall to set the effort for: items as queries are easier than others, most of all in a graph."""
+        return 1 - (1 - target) / self.margin
 
     def features(self, size: int) -> int:
         """Return the number of features of an engine for vectors of a size, zeros included.
@@ -74,9 +79,9 @@ class Kind:
 # some items far longer than the others, need more digits. FAISS decodes eight features at a time where their number
 # allows, else one, which is three times slower; product codes are of two features each.
 KINDS: dict[str, Kind] = {
-    "ivf": Kind(("IndexIVFScalarQuantizer",), 2, ("QT_8bit", "QT_fp16"), 8),
-    "hnsw": Kind(("IndexHNSWSQ", "IndexHNSWFlat"), 2, ("QT_fp16", "float"), 8),
-    "ivf-pq": Kind(("IndexIVFPQ",), 10, ("pairs", "features"), 2),
+    "ivf": Kind(("IndexIVFScalarQuantizer",), 2, ("QT_8bit", "QT_fp16"), 8, 2),
+    "hnsw": Kind(("IndexHNSWSQ", "IndexHNSWFlat"), 2, ("QT_fp16", "float"), 8, 4),
+    "ivf-pq": Kind(("IndexIVFPQ",), 10, ("pairs", "features"), 2, 2),
 }
 
 

@@ -188,7 +188,7 @@ class FaissIndex(LocalIndex):
             del engine  # not two at a time
             engine = make_engine(kind, codes, keys, self._scratch)
             effort, recall = _least_effort(kind, engine, vectors, truth.numpy(), self.recall_target, None)
-            if recall >= _goal(self.recall_target):
+            if recall >= KINDS[kind].goal(self.recall_target):
                 break
         return self._engine_keys(kind, engine, form, keys, sizes, len(items), effort), recall
 
@@ -355,27 +355,23 @@ def _least_effort(
     vectors = KINDS[kind].padded(vectors)
     most = most_effort(kind, engine)
     effort, low = (1, 0) if kind.startswith("ivf") else (16, 16)
+    goal = KINDS[kind].goal(target)
 
     def measured(effort: int) -> float:
         rows = search_engine(kind, engine, vectors, width, effort, live)
         return sum(len(np.intersect1d(a, b)) for a, b in zip(rows, truth, strict=True)) / truth.size
 
-    while (recall := measured(min(effort, most))) < _goal(target) and effort < most:
+    while (recall := measured(min(effort, most))) < goal and effort < most:
         low, effort = effort, 2 * effort
     effort = min(effort, most)
-    while recall >= _goal(target) and effort - low > max(1, low // 8):
+    while recall >= goal and effort - low > max(1, low // 8):
         middle = (low + effort) // 2
         between = measured(middle)
-        if between >= _goal(target):
+        if between >= goal:
             effort, recall = middle, between
         else:
             low = middle
     return effort, recall
-
-
-def _goal(target: float) -> float:
-    """Return the recall to tune for: other queries are a little harder, so only half may be missed."""
-    return 1 - (1 - target) / 2
 
 
 def _check_fraction(value: float, what: str) -> float:
