@@ -253,10 +253,59 @@ class Numbers(_Regression):
 
 
 class Pairs(_Regression):
-    """Pairs of points and the value wanted for each: how well D predicts that of held-out pairs."""
+    """Pairs of points and the value wanted for each: how well D predicts that of held-out pairs.
+
+    Where pairs come in both orders, both are held out together, and a score says how often D knows which of D(x, y)
+    and D(y, x) is larger: 0.5 for every symmetric divergence.
+    """
 
     rows = "pairs"
     most_rows = 50_000
+
+    def _check(self) -> None:
+        super()._check()
+        if (self._reverse() >= 0).any():
+            first, *others = super().headings.items()
+            self.headings = dict([first, ("direction", ("direction", 3)), *others])
+
+    def _reverse(self) -> Rows:
+        """Return the number of the pair that is each one in the other order, -1 if there is none."""
+        ends = [[point.tobytes() for point in self.points[:, end]] for end in (0, 1)]
+        places = {pair: number for number, pair in enumerate(zip(*ends, strict=True))}
+        return np.array([places.get((y, x), -1) if x != y else -1 for x, y in zip(*ends, strict=True)], dtype=np.int64)
+
+    def folds(self, count: int, seed: int) -> list[tuple[Rows, Rows]]:
+        """Return folds that hold out both orders of a pair, or neither."""
+        parts, reverse = super().folds(count, seed), self._reverse()
+        numbers = np.arange(len(reverse))
+        fold = np.zeros(len(reverse), dtype=np.int64)
+        for number, (_, rest) in enumerate(parts):
+            fold[rest] = number
+        fold = np.where(reverse > numbers, fold[reverse], fold)
+        return [(numbers[fold != number], numbers[fold == number]) for number in range(count)]
+
+    def judge(self, learner: Any, rows: Rows, rest: Rows, seed: int) -> dict[str, float]:
+        """Return R squared, the rank correlation, and how often the larger direction is known."""
+        scores = super().judge(learner, rows, rest, seed)
+        return scores | {"direction": self._direction(self.predict(learner, rows, self.points[rest]), rest)}
+
+    def guess(self, rows: Rows, rest: Rows) -> dict[str, float]:
+        """Return the scores of always the mean, which is the same in both directions."""
+        return super().guess(rows, rest) | {"direction": 0.5}
+
+    def _direction(self, predicted: Floats, rest: Rows) -> float:
+        """Return the share of pairs in both orders whose larger value is predicted larger; equal ones count half."""
+        place = np.full(len(self.truth), -1)
+        place[rest] = np.arange(len(rest))
+        reverse = self._reverse()[rest]
+        back = np.where(reverse >= 0, place[reverse], -1)
+        differ = (back >= 0) & (self.truth[rest] != self.truth[reverse])
+        if not differ.any():
+            return 0.5
+        gap, total = predicted - predicted[back], predicted + predicted[back]
+        right = np.sign(gap) == np.sign(self.truth[rest] - self.truth[reverse])
+        # Rounding makes symmetric divergences differ in their last digits.
+        return float(np.where(np.abs(gap) <= 1e-5 * total, 0.5, right)[differ].mean())
 
     def remarks(self, count: int) -> list[str]:
         """Say what is not new in a held-out pair."""

@@ -47,12 +47,14 @@ def write_comparison(
     feature_names: Sequence[str] | None = None,
     notes: Sequence[str] = (),
     settings: Mapping[str, object] | None = None,
+    sections: Mapping[str, str] | None = None,
 ) -> Path:
     """Write one HTML page about a comparison, which loads nothing, and return its path.
 
     The learner is the best divergence of the board, learned from all rows of the task; the fold has the same, learned
     without some rows, which the maps show. ``importance`` is what :func:`~askew.cli.comparison.importance` returns,
-    ``notes`` are remarks about the data, and ``settings`` those of the comparison. The file is replaced as a whole.
+    ``notes`` are remarks about the data, ``settings`` those of the comparison, and ``sections`` the HTML of more
+    sections by their titles. The file is replaced as a whole.
 
     Examples
     --------
@@ -73,6 +75,7 @@ def write_comparison(
     body = [
         f"<h1>{html.escape(title)}</h1>",
         f'<p class="verdict">{html.escape(board.verdict())}</p>',
+        *(_section(heading, part) for heading, part in (sections or {}).items()),
         _section("The data", _list(notes), _features(feature_names or ())),
         _section("Leaderboard", _table(board, task), *map(_paragraph, board.notes)),
         _section("Map of held-out rows", *_maps(board, task, fold)),
