@@ -118,7 +118,7 @@ def model(table: Any) -> askew.Embedded:
         torch.manual_seed(0)
         scale = askew.encoders.Standardize(4).fit(torch.from_numpy(table))
         encoder = askew.encoders.MLP(4, 5, (16,), activation="silu")
-        torch.nn.init.normal_(encoder.last.weight)  # images far apart, where the divergence is far from symmetric
+        torch.nn.init.normal_(encoder.last.weight)  # embeddings far apart, where the divergence is far from symmetric
         divergence = askew.NeuralBregman(5, widths=(16, 16))
     return askew.Embedded(torch.nn.Sequential(scale, encoder), divergence).requires_grad_(False).eval()
 

@@ -103,7 +103,9 @@ def test_the_switch_changes_the_field(page: Any) -> None:
         assert seen["forth"] == pytest.approx(seen["back"], rel=1e-9)
         assert seen["forth"] != pytest.approx(learned["forth"], rel=1e-3)
         assert seen["covered"][0] == pytest.approx(seen["covered"][1], abs=1e-9)
-        assert page.find("#says").text == "x is as far from c as c is from x."
+        assert page.find("#says").text == "Symmetric: x is as far from c as c is from x."
+        assert page.find("#table-first").is_displayed()
+        assert not page.find("#table-second").is_displayed()
     page.run("document.querySelector('input[value=model]').click()")
     assert page.now()["forth"] == learned["forth"]
 
@@ -139,9 +141,7 @@ def test_neighbours_are_those_of_pytorch_on_every_plane(
     if plane == "features":
         for name, text in (("across", "b"), ("up", FEATURES[3]), ("held", "a data point")):
             page.select(name, text)
-        row = page.find("#row")
-        row.clear()
-        row.send_keys("7", Keys.ENTER)
+        page.select("row", "7")
     page.drag(60, -80)
     seen = page.now()
     c = torch.from_numpy(point_on_plane(table, plane, seen["c"]))[None]

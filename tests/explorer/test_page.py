@@ -71,6 +71,23 @@ def test_everything_fits_at_every_width(width: int, scheme: str, explorer: Any, 
     assert explorer.errors() == []
 
 
+def test_points_have_names_and_far_ones_arrows_that_lead_to_them(explorer: Any, tmp_path: Path) -> None:
+    points = np.random.default_rng(0).normal(size=(60, 2))
+    points[7] = 40.0
+    names, training = [f"place {i}" for i in range(60)], np.arange(60) < 30
+    explorer.show(
+        write_explorer(askew.make("euclidean", 2), tmp_path / "page.html", points, ids=names, training=training), 390
+    )
+    assert max(explorer.now()["limits"]) < 5
+    assert explorer.find("#far").text == "1 of 60 points lie far outside; arrows at the edge point to them."
+    assert [item.text.split(maxsplit=1)[1] for item in explorer.find_all("#classes > span")] == ["training", "held out"]
+    assert explorer.find("#table-first tr button").text.startswith("place ")
+    assert not explorer.find("#table-second").is_displayed()
+    explorer.find("#whole").click()
+    assert max(explorer.now()["limits"]) > 40
+    assert explorer.find("#far").text == ""
+
+
 def test_resizing_keeps_the_point_in_its_place(page: Any) -> None:
     before = page.now()
     page.resize(380, 800, scale=2)

@@ -76,6 +76,10 @@ MODELS: dict[str, Callable[[], Divergence]] = {
     "drift": lambda: drift(root=False),
     "drift-root": lambda: drift(root=True),
     "drift-embedded": lambda: Embedded(nn.Linear(DIM, DIM), drift(root=True)),
+    "two-sided": lambda: Embedded(nn.Linear(DIM, DIM), askew.NeuralBregman(DIM), nn.Linear(DIM, DIM)),
+    "two-sided-drift": lambda: Embedded(
+        nn.Sequential(nn.Linear(DIM, DIM), nn.Tanh()), drift(root=True), nn.Linear(DIM, DIM)
+    ),
     "nbd-calibrated": icnn,
     "nbd-paper": lambda: askew.NeuralBregman.paper(DIM),
     "three layers": lambda: askew.NeuralBregman(DIM, widths=(8, 7, 5)),
@@ -159,8 +163,8 @@ def evaluate(page: Any, x: Tensor, y: Tensor, model: object) -> dict[str, Any]:
     return {key: np.array(value) for key, value in page.run(script, x.tolist(), y.tolist(), model).items()}
 
 
-def image_of(model: Divergence, x: Tensor) -> tuple[Tensor, Divergence]:
-    """Return the images of points, and the divergence between images without what is done to its values."""
+def embedded_by(model: Divergence, x: Tensor) -> tuple[Tensor, Divergence]:
+    """Return the embeddings of points, and the divergence between embeddings without what is done to its values."""
     while not isinstance(model, (Bregman, Euclidean, Mahalanobis, MaxAffine, GeneralizedSymmetrized)):
         if isinstance(model, Embedded):
             x = model.encode(x)
@@ -177,15 +181,17 @@ def test_page_computes_what_pytorch_does(name: str, page: Any) -> None:
         x, y = points_of(model)
         found = evaluate(page, x, y, describe(model).to_json())
         forth, back = model(x, y), model(y, x)
-        images, inner = image_of(model, x)
-        three = model.pairwise(x[:3], x[:3]).fill_diagonal_(0)
+        embeddings, inner = embedded_by(model, x)
+        three = model.pairwise(x[:3], x[:3])
+        if model.reflexive:
+            three.fill_diagonal_(0)
     finally:
         torch.set_default_dtype(torch.float32)
     rounding = 0.0
     if name == "pieces":  # 0 wherever two points have the same best piece
         assert 0 < (forth > 0).double().mean() < 1
         rounding = 1e-12
-    elif name.startswith("drift"):  # 0 where the drift outweighs the rest; the page has weights of 32 bits
+    elif "drift" in name:  # 0 where the drift outweighs the rest; the page has weights of 32 bits
         assert 0 < (forth > 0).double().mean() < 1
         rounding = 1e-5 * forth.max().item()
     else:
@@ -194,9 +200,11 @@ def test_page_computes_what_pytorch_does(name: str, page: Any) -> None:
     np.testing.assert_allclose(found["back"], back, rtol=TOLERANCE, atol=rounding)
     plane = page.run("return askewExplorer.onPlane(...arguments)", x[:3].tolist(), describe(model).to_json())
     np.testing.assert_allclose(plane, three, rtol=TOLERANCE, atol=max(rounding, 1e-7 * three.max().item()))
-    if isinstance(inner, Bregman) and not name.startswith("drift"):  # there, gradients include the drift
-        value, gradient = inner.potential(images), inner.potential.gradient(images)
-        np.testing.assert_allclose(found["images"], images, rtol=TOLERANCE, atol=TOLERANCE * images.abs().max().item())
+    if isinstance(inner, Bregman) and not name.startswith(("drift", "two")):  # gradients: of the other side, with drift
+        value, gradient = inner.potential(embeddings), inner.potential.gradient(embeddings)
+        np.testing.assert_allclose(
+            found["embeddings"], embeddings, rtol=TOLERANCE, atol=TOLERANCE * embeddings.abs().max().item()
+        )
         np.testing.assert_allclose(found["values"], value, rtol=TOLERANCE, atol=TOLERANCE * value.abs().max().item())
         size = TOLERANCE * gradient.abs().max().item()
         np.testing.assert_allclose(found["gradients"], gradient, rtol=TOLERANCE, atol=size)

@@ -187,7 +187,7 @@ def test_many_points_are_thinned_by_class_and_the_page_says_so(tmp_path: Path) -
     shown = np.array(found["labels"])
     assert [(shown == name).sum() for name in ("many", "some", "few")] == [240, 240, 20]
     np.testing.assert_array_equal(numbers(found["points"]), points[found["rows"]])
-    assert "Of 3,420 data points 500 are shown, as many of each class as can be." in file.read_text("utf-8")
+    assert "Shows 500 of 3,420 data points, spread evenly over the classes." in file.read_text("utf-8")
     np.testing.assert_allclose(numbers(found["mean"]), points.mean(0))  # of all points, not of those shown
 
 
@@ -227,8 +227,8 @@ def test_mahalanobis_leaves_out_what_does_not_vary() -> None:
     points = np.column_stack([TABLE, TABLE.sum(1), np.ones(60)])
     whitening = numbers(make_scene(points, None, None, 5, REAL, None).content["mahalanobis"])
     assert whitening.shape == (5, 3)
-    images = points @ whitening
-    np.testing.assert_allclose(np.cov(images, rowvar=False, bias=True), np.eye(3), atol=1e-8)
+    embeddings = points @ whitening
+    np.testing.assert_allclose(np.cov(embeddings, rowvar=False, bias=True), np.eye(3), atol=1e-8)
 
 
 def test_without_data_the_page_looks_where_the_model_was_scaled_to(

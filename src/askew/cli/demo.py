@@ -98,7 +98,7 @@ def write_tables(folder: Path, side: int, walks: int, seed: int = 0) -> Floats:
 @app.command("demo")
 def _demo(
     output: Annotated[Path, typer.Option("-o", "--output", help="Folder for all that is written.")] = Path("askew-out"),
-    side: Annotated[int, typer.Option(min=4, max=26, help="Places along each side of the land.")] = 24,
+    side: Annotated[int, typer.Option(min=4, max=26, help="Places along each side of the land.")] = 22,
     walks: Annotated[int, typer.Option(min=50, help="Walks whose time is known, each there and back.")] = 2000,
     steps: Annotated[int, typer.Option(min=1, help="Steps of each training.")] = 300,
     jobs: Annotated[int | None, typer.Option(help="Parallel trainings.", show_default="one per core")] = None,
@@ -185,7 +185,12 @@ def _demo(
         sections={"Both isochrones around one place": isochrones.section(charts, single, MINUTES)},
     )
     page = write_explorer(
-        learner, output / "explorer.html", places, feature_names=["east", "north"], title="Walking times: drag the point"
+        learner,
+        output / "explorer.html",
+        places,
+        feature_names=["east", "north"],
+        title="Walking times: drag the point",
+        ids=names,
     )
     say()
     say(f"Best: {best}, saved in {output / 'model'}.")

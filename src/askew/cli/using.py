@@ -141,6 +141,7 @@ def _explore(
         Path | None, typer.Option(help="Table of points to show.", show_default="the training rows")
     ] = None,
     label: Annotated[str | None, typer.Option(help="Column of --data with classes, for colours.")] = None,
+    name: Annotated[str | None, typer.Option("--id", help="Column of --data that names the points.")] = None,
     output: Annotated[Path, typer.Option("-o", "--output", help="HTML page to write.")] = Path("explorer.html"),
     no_header: options.NoHeader = False,
     json: options.Json = False,
@@ -151,23 +152,24 @@ def _explore(
     """
     if data is not None:
         options.check_file(data, "--data")
-    elif label is not None:
-        raise ValueError(message("--label", "given with --data", "without"))
+    elif label is not None or name is not None:
+        raise ValueError(message("--label" if label else "--id", "given with --data", "without"))
     from askew.cli import inputs
     from askew.explorer import write_explorer
 
     learned, columns = inputs.load_model(model)
-    points, labels = None, None
+    points, labels, ids = None, None, None
     if data is not None:
         frame = inputs.read_table(data, None, no_header)
         if label is not None:
             known, classes, _ = inputs.classes_of(frame[inputs.label_column(frame, label)], least=1)
             frame, labels = frame[known], classes.tolist()
         points = inputs.points_for(columns, frame, inputs.dim_of(learned))
+        ids = None if name is None else inputs.names_of(frame, name)
     features = None if columns is None else columns.get_feature_names_out().tolist()
     title = f"{model.name}: the learned divergence"
     inputs.tell_replaced([output], json)
-    path = write_explorer(learned, output, points, labels, feature_names=features, title=title)
+    path = write_explorer(learned, output, points, labels, feature_names=features, title=title, ids=ids)
     if json:
         print_json({"explorer": str(path)})
         return

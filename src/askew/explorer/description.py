@@ -23,7 +23,7 @@ Part = dict[str, Any]
 SHOWN = (
     "the Bregman divergence of a potential of askew other than FromFunction and Conjugate (NeuralBregman, KL, "
     "Itakura-Saito, ...), Drift on one, MaxAffine (PBDL), Mahalanobis, Euclidean, their Reversed, Scaled, Sqrt, "
-    "Symmetrized and GeneralizedSymmetrized forms, or one of these behind an encoder"
+    "Symmetrized and GeneralizedSymmetrized forms, or one of these behind one or two encoders"
 )
 HINT = "Draw it with askew.plot.balls, which shows any divergence."
 
@@ -48,7 +48,8 @@ class Description:
 
     ``encoder`` has the steps from points of ``dim`` features to embeddings, ``potential`` is the convex function of
     embeddings, which must lie in ``domain``, and ``changes`` are the steps from its values of D(x, y) and D(y, x) to
-    those of the model. Tensors are packed when JSON is asked for.
+    those of the model. ``second`` are the steps for second points, None if they are those of the first. Tensors are
+    packed when JSON is asked for.
     """
 
     encoder: tuple[Part, ...]
@@ -56,10 +57,12 @@ class Description:
     changes: tuple[Part, ...]
     domain: Domain
     dim: int | None
+    second: tuple[Part, ...] | None = None
 
     def to_json(self) -> dict[str, Any]:
         """Return what the page reads."""
         parts = {"encoder": list(self.encoder), "potential": self.potential, "changes": list(self.changes)}
+        parts |= {} if self.second is None else {"second": list(self.second)}
         return {name: _packed(part) for name, part in parts.items()}
 
 
@@ -119,13 +122,19 @@ def _divergence(model: Divergence) -> Description:
 
 
 def _embedded(model: divergences.Embedded) -> Description:
-    if model.second is not None:
-        hint = "Show one side: write_explorer(model.divergence, ...) of the embeddings."
-        must = "a model with one encoder for both points"
-        raise TypeError(checks.message("model of write_explorer", must, "one with a second encoder", hint))
     inner = _divergence(model.divergence)
-    encoder = (*_encoder(model.encoder), *inner.encoder)
-    return replace(inner, encoder=encoder, dim=_dim(model.encoder) or inner.dim)
+    dim = _dim(model.encoder) or inner.dim
+    first = (*_encoder(model.encoder), *inner.encoder)
+    if model.second is None and inner.second is None:
+        return replace(inner, encoder=first, dim=dim)
+    behind = model.encoder if model.second is None else model.second
+    other = _dim(behind) or inner.dim
+    if dim != other:
+        hint = "Show one side: write_explorer(model.divergence, ...) of the embeddings."
+        must = "a model whose two points have the same features"
+        raise TypeError(checks.message("model of write_explorer", must, f"one of {dim} and {other} features", hint))
+    second = (*_encoder(behind), *(inner.encoder if inner.second is None else inner.second))
+    return replace(inner, encoder=first, second=second, dim=dim)
 
 
 def _norm(model: Any, matrix: Tensor | None) -> Description:

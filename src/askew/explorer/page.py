@@ -40,6 +40,8 @@ def write_explorer(
     *,
     feature_names: Sequence[str] | None = None,
     title: str | None = None,
+    ids: ArrayLike | None = None,
+    training: ArrayLike | None = None,
 ) -> Path:
     """Write a page on which a divergence is explored by dragging a point, and return its path.
 
@@ -50,8 +52,8 @@ def write_explorer(
     Parameters
     ----------
     model
-        A fitted learner, or a divergence: Bregman with a potential of askew, Mahalanobis, Euclidean, also reversed,
-        scaled, rooted or symmetrised, and behind an encoder for tables. Others are a TypeError.
+        A fitted learner, or a divergence: Bregman with a potential of askew, Drift, Mahalanobis, Euclidean, also
+        reversed, scaled, rooted or symmetrised, and behind one or two encoders for tables. Others are a TypeError.
     path
         The HTML file, in a folder that exists. It is replaced as a whole or not at all.
     points
@@ -63,6 +65,11 @@ def write_explorer(
         Names of the features; by default those of the data frame that the learner was fitted on, or numbers.
     title
         Heading of the page.
+    ids
+        Names of the points, ``(n,)``; by default their row numbers from 0.
+    training
+        Which points the model was trained on, ``(n,)`` booleans: these are drawn hollow. The points of a learner are
+        all training points, and the page says so.
 
     Examples
     --------
@@ -76,7 +83,8 @@ def write_explorer(
     divergence = to_divergence(model, "model of write_explorer", f"a fitted learner, {SHOWN}")
     # A classifier holds the learner whose points and labels are shown.
     learner = getattr(model, "learner_", model)
-    if points is None:
+    own = points is None
+    if own:
         points = getattr(learner, "points_", None)
         labels = getattr(learner, "labels_", None) if labels is None else labels
     if feature_names is None:
@@ -85,7 +93,7 @@ def write_explorer(
     description = describe(divergence)
     # Behind an encoder points may lie anywhere; whether their embeddings may is seen when they are evaluated.
     domain = REAL if description.encoder else description.domain
-    scene = make_scene(points, labels, feature_names, description.dim, domain, _home(divergence))
+    scene = make_scene(points, labels, feature_names, description.dim, domain, _home(divergence), ids, training)
     content = {
         "name": _name(divergence),
         "model": description.to_json(),
@@ -94,7 +102,7 @@ def write_explorer(
         **scene.content,
     }
     heading = title or "What does this divergence call near?"
-    io.write_text(path, _page(heading, _summary(scene), content))
+    io.write_text(path, _page(heading, _summary(scene, own), content))
     return Path(path)
 
 
@@ -120,13 +128,16 @@ def _name(divergence: Divergence) -> str:
     return next((NAMES[type(part)] for part in divergence.modules() if type(part) in NAMES), "This model")
 
 
-def _summary(scene: Scene) -> str:
+def _summary(scene: Scene, own: bool) -> str:
     """Return a sentence or two about what is shown."""
     words = f"A divergence of {scene.content['dim']} features."
     if scene.total > scene.shown:
-        words += f" Of {scene.total:,} data points {scene.shown} are shown, as many of each class as can be."
+        even = ", spread evenly over the classes" * bool(scene.content["classes"])
+        words += f" Shows {scene.shown} of {scene.total:,} data points{even}."
     elif scene.total:
-        words += f" All {scene.total} data points are shown."
+        words += f" Shows all {scene.total} data points."
+    if own and scene.total:
+        words += " The model was trained on them: new points will look less well separated."
     return words
 
 

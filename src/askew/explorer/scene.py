@@ -39,6 +39,8 @@ def make_scene(
     dim: int | None,
     domain: Domain,
     home: tuple[Floats, Floats] | None,
+    ids: ArrayLike | None = None,
+    training: ArrayLike | None = None,
 ) -> Scene:
     """Return what the page shows next to the divergence, which takes points of ``dim`` features in a domain.
 
@@ -68,11 +70,14 @@ def make_scene(
             **{name: value if np.isfinite(value) else None for name, value in bounds.items()},
         },
     }
-    given = _check_labels(labels, None if data is None else len(data))
+    n = None if data is None else len(data)
+    given, named = _check_labels(labels, n), _check_labels(ids, n, "ids")
+    trained = _check_labels(None if training is None else np.asarray(training, dtype=bool), n, "training")
     if data is None:
         mean, std = _home(dim, domain) if home is None else home
         content |= {"points": None, "mean": pack(mean, wide=True), "std": pack(std, wide=True), "mahalanobis": None}
         content |= {"principal": _corners(dim, domain), "labels": None, "classes": [], "rows": []}
+        content |= {"names": None, "training": None}
         return Scene(content, 0, 0)
     std = data.std(0)
     std = np.where(std <= 1e-12 * np.abs(data).max(0), 1.0, std)
@@ -87,6 +92,8 @@ def make_scene(
         "labels": classes,
         "classes": [] if classes is None else _frequent(classes),
         "rows": rows.tolist(),
+        "names": None if named is None else [named[i] for i in rows],
+        "training": None if trained is None else [trained[i] == "True" for i in rows],
     }
     return Scene(content, len(data), len(rows))
 
@@ -115,15 +122,15 @@ def chosen_rows(labels: Sequence[str] | None, n: int, most: int = MOST_POINTS) -
     return np.sort(np.concatenate(chosen))
 
 
-def _check_labels(labels: ArrayLike | None, n: int | None) -> list[str] | None:
+def _check_labels(labels: ArrayLike | None, n: int | None, what: str = "labels") -> list[str] | None:
     """Return labels as text, one for each point."""
     if labels is None:
         return None
     if n is None:
-        raise ValueError(checks.message("points of write_explorer", "given where labels are", None))
+        raise ValueError(checks.message("points of write_explorer", f"given where {what} are", None))
     array = np.asarray(labels)
     if array.shape != (n,):
-        raise ValueError(checks.message("labels of write_explorer", f"of shape ({n},), one per point", array.shape))
+        raise ValueError(checks.message(f"{what} of write_explorer", f"of shape ({n},), one per point", array.shape))
     return [str(label) for label in array.tolist()]
 
 

@@ -79,10 +79,12 @@ def _path(values: Floats, level: float, mark: str) -> str:
     return f'<path class="{mark}" fill-rule="evenodd" d="{text}"/>'
 
 
-def _content(chart: Map, height: Floats, here: Sequence[float], minutes: Sequence[float], steps: float) -> Iterator[str]:
+def _content(
+    chart: Map, height: Floats, here: Sequence[float], minutes: Sequence[float], steps: float
+) -> Iterator[str]:
     """Yield the parts of a map: the hills, areas within each number of minutes, and the true line of the middle one."""
     yield f'<rect width="{SIZE}" height="{SIZE}"/>'
-    for level in np.arange(steps, float(height.max()), steps):
+    for level in np.arange(steps / 2, float(height.max()), steps):
         yield _path(-height, -level, "hill")
     yield from (_path(chart.learned, limit, "near") for limit in sorted(minutes, reverse=True))
     yield _path(chart.true, sorted(minutes)[len(minutes) // 2], "true")

@@ -1,8 +1,8 @@
-// Divergences: images of points, and what is kept of each so that a divergence is one inner product.
+// Divergences: embeddings of points, and what is kept of each so that a divergence is one inner product.
 //
-// For images f of points, D(x, c) = phi(x) - phi(c) - <grad phi(c), f(x) - f(c)>. With dual = <grad phi, f> - phi of each
+// For embeddings f of points, D(x, c) = phi(x) - phi(c) - <grad phi(c), f(x) - f(c)>. With dual = <grad phi, f> - phi of each
 // point this is phi(x) + dual(c) - <grad phi(c), f(x)>: all of it but the last term is known beforehand. It is computed
-// in 64 bits with images and gradients taken relative to those of one reference point, which changes no divergence but
+// in 64 bits with embeddings and gradients taken relative to those of one reference point, which changes no divergence but
 // keeps the terms small; what rounding leaves below 0 is 0.
 
 const STEPS = {
@@ -30,7 +30,7 @@ const STEPS = {
     const potential = makePotential(step.potential);
     return (points, n) => {
       const { values, gradients } = potential.evaluate(points, n, points.length / n);
-      // A point outside of the domain has no image, also where its gradient has a formula.
+      // A point outside of the domain has no embedding, also where its gradient has a formula.
       return points.map((x, i) => x + gradients[i] + 0 * values[Math.floor((i * n) / points.length)]);
     };
   },
@@ -60,104 +60,124 @@ const CHANGES = {
 };
 
 class Divergence {
-  constructor(dim, steps, straight, potential, changes) {
-    // `straight` is how many of the first steps map planes to planes.
-    Object.assign(this, { dim, steps, straight, potential, changes });
+  // `encoders` has the one of the first point and that of the second, each { steps, straight }: how many of the first
+  // steps map planes to planes. They are the same object if there is one encoder.
+  constructor(dim, encoders, potential, changes) {
+    Object.assign(this, { dim, encoders, potential, changes });
     this.reference = null;
   }
 
-  static described({ encoder, potential, changes }, dim) {
-    const bent = encoder.findIndex((step) => !STRAIGHT.has(step.kind));
-    const steps = encoder.map((step) => STEPS[step.kind](step));
-    return new Divergence(dim, steps, bent < 0 ? steps.length : bent, makePotential(potential), changes);
+  static described({ encoder, second, potential, changes }, dim) {
+    const read = (parts) => {
+      const bent = parts.findIndex((step) => !STRAIGHT.has(step.kind));
+      return { steps: parts.map((step) => STEPS[step.kind](step)), straight: bent < 0 ? parts.length : bent };
+    };
+    const first = read(encoder);
+    return new Divergence(dim, [first, second ? read(second) : first], makePotential(potential), changes);
   }
 
   // The same between places (u, v) of a plane. All that is straight is done beforehand: whatever the number of features
-  // is, an image after the straight steps is base + u first + v second, and so is the point of a potential behind them.
+  // is, an embedding after the straight steps is base + u first + v second, and so is the point of a potential behind them.
   onPlane(plane) {
     const corners = plane.points(Float64Array.of(0, 0, 1, 0, 0, 1));
-    const images = this.steps.slice(0, this.straight).reduce((rows, step) => step(rows, 3), corners);
-    const width = images.length / 3;
-    const row = (i) => images.slice(i * width, (i + 1) * width);
-    const base = row(0);
-    const frame = { base, first: row(1).map((x, j) => x - base[j]), second: row(2).map((x, j) => x - base[j]) };
-    if (this.straight === this.steps.length) return new Divergence(2, [], 0, restricted(this.potential, frame), this.changes);
-    const matrix = stacked([frame.first, frame.second]);
-    const first = (places, n) => {
-      const out = new Float64Array(n * width);
-      for (let i = 0; i < n; i++) out.set(base, i * width);
-      return addProduct(out, places, n, matrix);
+    const framed = ({ steps, straight }) => {
+      const embeddings = steps.slice(0, straight).reduce((rows, step) => step(rows, 3), corners);
+      const width = embeddings.length / 3;
+      const row = (i) => embeddings.slice(i * width, (i + 1) * width);
+      const base = row(0);
+      return { base, first: row(1).map((x, j) => x - base[j]), second: row(2).map((x, j) => x - base[j]) };
     };
-    return new Divergence(2, [first, ...this.steps.slice(this.straight)], 1, this.potential, this.changes);
+    const lifted = (encoder) => {
+      const { base, first, second } = framed(encoder);
+      const matrix = stacked([first, second]);
+      const lift = (places, n) => {
+        const out = new Float64Array(n * base.length);
+        for (let i = 0; i < n; i++) out.set(base, i * base.length);
+        return addProduct(out, places, n, matrix);
+      };
+      return { steps: [lift, ...encoder.steps.slice(encoder.straight)], straight: 1 };
+    };
+    const [one, other] = this.encoders;
+    if (one === other && one.straight === one.steps.length) {
+      const none = { steps: [], straight: 0 };
+      return new Divergence(2, [none, none], restricted(this.potential, framed(one)), this.changes);
+    }
+    const first = lifted(one);
+    return new Divergence(2, [first, one === other ? first : lifted(other)], this.potential, this.changes);
   }
 
-  encode(points, n) {
-    return this.steps.reduce((images, step) => step(images, n), points);
+  encode(points, n, side = 0) {
+    return this.encoders[side].steps.reduce((embeddings, step) => step(embeddings, n), points);
   }
 
-  // Take images and gradients relative to those of a point from now on.
+  // Take embeddings and gradients relative to those of a point from now on.
   refer(point) {
     this.reference = null;
-    const { images, values, gradients } = this.profile(point, 1);
+    const { embeddings, values, gradients } = this.profile(point, 1);
     const usable = Number.isFinite(values[0]) && gradients.every(Number.isFinite);
-    this.reference = usable ? { image: images, value: values[0], gradient: gradients } : null;
+    this.reference = usable ? { embedding: embeddings, value: values[0], gradient: gradients } : null;
   }
 
-  // What is kept of points: image, phi, gradient and dual of each, relative to the reference; `raw` is phi itself.
+  // What is kept of points, relative to the reference: embedding and phi of each as a first point, gradient and dual as
+  // a second one; `raw` is phi itself.
   profile(points, n) {
     const width = this.encode(points.subarray(0, this.dim), 1).length;
     const whole = {
       n,
       width,
-      images: new Float64Array(n * width),
+      embeddings: new Float64Array(n * width),
       values: new Float64Array(n),
       gradients: new Float64Array(n * width),
       duals: new Float64Array(n),
       raw: new Float64Array(n),
     };
+    const shared = this.encoders[0] === this.encoders[1];
     for (let start = 0; start < n; start += BLOCK) {
       const size = Math.min(BLOCK, n - start);
-      const images = this.encode(points.slice(start * this.dim, (start + size) * this.dim), size);
-      const { values, gradients } = this.potential.evaluate(images, size, width);
-      whole.images.set(images, start * width);
-      whole.gradients.set(gradients, start * width);
-      whole.values.set(values, start);
-      whole.raw.set(values, start);
+      const block = points.slice(start * this.dim, (start + size) * this.dim);
+      const first = this.encode(block, size);
+      const one = this.potential.evaluate(first, size, width);
+      const second = shared ? first : this.encode(block, size, 1);
+      const other = shared ? one : this.potential.evaluate(second, size, width);
+      whole.raw.set(one.values, start);
+      this.centre(whole, start, size, { first, second, heights: [one.values, other.values], gradients: other.gradients });
     }
-    this.centre(whole);
     return whole;
   }
 
-  centre({ n, width, images, values, gradients, duals }) {
-    const reference = this.reference;
-    for (let i = 0; i < n; i++) {
-      let slope = 0;
-      let dual = 0;
-      for (let j = 0, k = i * width; j < width; j++, k++) {
-        if (reference) {
-          images[k] -= reference.image[j];
-          gradients[k] -= reference.gradient[j];
-          slope += reference.gradient[j] * images[k];
-        }
-        dual += gradients[k] * images[k];
+  // Put a block into the arrays of a profile, relative to the reference.
+  centre({ width, embeddings, values, gradients, duals }, start, size, block) {
+    const reference = this.reference ?? { embedding: new Float64Array(width), gradient: new Float64Array(width), value: 0 };
+    const { value, embedding, gradient } = reference;
+    for (let i = 0, k = 0; i < size; i++) {
+      const slopes = [0, 0];
+      let product = 0;
+      for (let j = 0; j < width; j++, k++) {
+        const at = start * width + k;
+        const behind = block.second[k] - embedding[j];
+        embeddings[at] = block.first[k] - embedding[j];
+        gradients[at] = block.gradients[k] - gradient[j];
+        slopes[0] += gradient[j] * embeddings[at];
+        slopes[1] += gradient[j] * behind;
+        product += gradients[at] * behind;
       }
-      if (reference) values[i] -= reference.value + slope;
-      duals[i] = dual - values[i];
+      values[start + i] = block.heights[0][i] - (value + slopes[0]);
+      duals[start + i] = product - (block.heights[1][i] - (value + slopes[1]));
     }
   }
 
   // D(x, c) and D(c, x) for all x of a profile and the point `at` of another one, into two arrays.
   both(profile, centre, at, forth, back) {
-    const { n, width, images, values, gradients, duals } = profile;
-    const image = centre.images.subarray(at * width, (at + 1) * width);
+    const { n, width, embeddings, values, gradients, duals } = profile;
+    const embedding = centre.embeddings.subarray(at * width, (at + 1) * width);
     const gradient = centre.gradients.subarray(at * width, (at + 1) * width);
     const value = centre.values[at];
     const dual = centre.duals[at];
     if (width === 2) {
-      const [p, q] = image;
+      const [p, q] = embedding;
       const [g, h] = gradient;
       for (let i = 0, k = 0; i < n; i++, k += 2) {
-        forth[i] = Math.max(0, values[i] + dual - (g * images[k] + h * images[k + 1]));
+        forth[i] = Math.max(0, values[i] + dual - (g * embeddings[k] + h * embeddings[k + 1]));
         back[i] = Math.max(0, value + duals[i] - (p * gradients[k] + q * gradients[k + 1]));
       }
     } else {
@@ -165,8 +185,8 @@ class Divergence {
         let to = 0;
         let from = 0;
         for (let j = 0; j < width; j++, k++) {
-          to += gradient[j] * images[k];
-          from += image[j] * gradients[k];
+          to += gradient[j] * embeddings[k];
+          from += embedding[j] * gradients[k];
         }
         forth[i] = Math.max(0, values[i] + dual - to);
         back[i] = Math.max(0, value + duals[i] - from);
@@ -182,7 +202,7 @@ class Divergence {
     const result = new Float64Array(n);
     for (let i = 0; i < n; i++) {
       const one = { n: 1, width: first.width };
-      for (const key of ["images", "gradients"]) one[key] = first[key].subarray(i * first.width, (i + 1) * first.width);
+      for (const key of ["embeddings", "gradients"]) one[key] = first[key].subarray(i * first.width, (i + 1) * first.width);
       for (const key of ["values", "duals"]) one[key] = first[key].subarray(i, i + 1);
       result[i] = this.both(one, second, i, new Float64Array(1), new Float64Array(1))[0][0];
     }

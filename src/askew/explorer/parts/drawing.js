@@ -155,6 +155,22 @@ class Picture {
     }
   }
 
+  // At the edge, pointing towards a place outside.
+  arrow(place, fill) {
+    const { context, box } = this;
+    const [x, y] = this.toPixels(place);
+    const [middle, centre] = [box.left + box.width / 2, box.top + box.height / 2];
+    const reach = Math.min((box.width / 2 - 8) / Math.abs(x - middle), (box.height / 2 - 8) / Math.abs(y - centre));
+    context.save();
+    context.translate(middle + reach * (x - middle), centre + reach * (y - centre));
+    context.rotate(Math.atan2(y - centre, x - middle) + Math.PI / 2);
+    context.beginPath();
+    shapePath(context, "triangle", 0, 0, 5);
+    context.fillStyle = fill;
+    context.fill();
+    context.restore();
+  }
+
   ring(place, size, colour, from, dash = []) {
     const { context } = this;
     const [x, y] = this.toPixels(place);

@@ -24,10 +24,10 @@ class Field {
         // Many numbers for each cell are kept in 32 bits, of which a picture needs a few.
         const Numbers = part.width > 32 ? Float32Array : Float64Array;
         const { n } = this;
-        this.profile = { n, width: part.width, images: new Numbers(n * part.width), gradients: new Numbers(n * part.width) };
+        this.profile = { n, width: part.width, embeddings: new Numbers(n * part.width), gradients: new Numbers(n * part.width) };
         for (const key of ["values", "duals", "raw"]) this.profile[key] = new Float64Array(n);
       }
-      for (const key of ["images", "gradients"]) this.profile[key].set(part[key], this.done * part.width);
+      for (const key of ["embeddings", "gradients"]) this.profile[key].set(part[key], this.done * part.width);
       for (const key of ["values", "duals", "raw"]) this.profile[key].set(part[key], this.done);
       this.done += size;
       if (performance.now() > end) break;
@@ -57,9 +57,9 @@ class Field {
     const chosen = [];
     for (let i = step >> 1; i < this.size; i += step) for (let j = step >> 1; j < this.size; j += step) chosen.push(i * this.size + j);
     const { width } = this.profile;
-    const small = { n: chosen.length, width, images: new Float64Array(chosen.length * width), gradients: new Float64Array(chosen.length * width) };
+    const small = { n: chosen.length, width, embeddings: new Float64Array(chosen.length * width), gradients: new Float64Array(chosen.length * width) };
     for (const key of ["values", "duals"]) small[key] = Float64Array.from(chosen, (k) => this.profile[key][k]);
-    for (const key of ["images", "gradients"]) {
+    for (const key of ["embeddings", "gradients"]) {
       chosen.forEach((k, i) => small[key].set(this.profile[key].subarray(k * width, (k + 1) * width), i * width));
     }
     const found = [];

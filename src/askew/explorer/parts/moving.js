@@ -33,9 +33,10 @@ function moveProbe(place) {
 function goTo(i) {
   if (scene.dim > 2) {
     element("held").value = "row";
-    element("row").value = String(content.rows[i]);
+    element("row").value = String(i);
     choosePlane();
   }
+  if (isFar(plane.places[i])) element("whole").click();
   state.x = state.c;
   moveCentre(plane.places[i]);
   element("plane").focus({ preventScroll: true });
@@ -101,12 +102,9 @@ function listen() {
     speak();
   });
   element("radius").addEventListener("input", (event) => setShare(Number(event.target.value)));
-  for (const id of ["across", "up", "held"]) element(id).addEventListener("change", choosePlane);
-  element("row").addEventListener("change", () => {
-    const wanted = Number(element("row").value);
-    // Rows that are not shown have left no numbers here: the nearest one that is shown takes their place.
-    const nearest = content.rows.reduce((best, row) => (Math.abs(row - wanted) < Math.abs(best - wanted) ? row : best), content.rows[0]);
-    element("row").value = String(nearest);
+  for (const id of ["across", "up", "held", "row"]) element(id).addEventListener("change", choosePlane);
+  element("whole").addEventListener("change", () => {
+    scene.whole = element("whole").checked;
     choosePlane();
   });
   for (const id of ["colour", "levels", "count", "data-shown"]) element(id).addEventListener("change", request);

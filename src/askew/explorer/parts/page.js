@@ -23,7 +23,9 @@ function build() {
     element("modes").append(label);
   }
   if (!modes.mahalanobis.divergence) modes.model.note += " Mahalanobis needs data: write the page with points.";
-  setText("mode-note", modes.model.note);
+  document.body.classList.toggle("unlabelled", !content.labels);
+  if (content.symmetric) modes.model.note += " It is symmetric: D(x, c) = D(c, x), so both balls are one.";
+  showMode();
   const slices = !scene.domain.sums_to_one;
   if (scene.principal) option(element("across"), "principal", scene.principal.shares ? "principal directions" : "all distributions");
   if (slices) {
@@ -40,19 +42,24 @@ function build() {
   if (scene.points) {
     content.classes.forEach((name, k) => option(element("held"), `class ${k}`, `the mean of ${name}`));
     option(element("held"), "row", "a data point");
-    element("row").value = String(content.rows[0]);
+    for (let i = 0; i < scene.n; i++) option(element("row"), String(i), nameOf(i));
   }
   element("held-row").hidden = !scene.points;
   if (!flat) {
-    setText("held-note", slices ? `A plane through the space of ${scene.dim} features. Where it does not vary them, they are those of that point.` : "");
-    if (scene.points) setText("projection", `Data points are drawn where they fall on the plane at right angles; divergences are computed with all ${scene.dim} features. A point may lie in a ball and yet be far from c.`);
+    setText("held-note", slices ? `A plane through the space of ${scene.dim} features. Features that it does not vary have the values of that point.` : "");
+    if (scene.points) setText("projection", `Data points are projected onto the plane; divergences use all ${scene.dim} features. A point may lie inside a ball and yet be far from c.`);
   }
   for (const id of ["count-row", "checks-row"]) element(id).hidden = !scene.points;
   buildClasses();
 }
 
+function showMode() {
+  setText("mode-note", modes[state.mode].note);
+  document.body.classList.toggle("symmetric", symmetric());
+}
+
 function buildClasses() {
-  if (!content.labels) return;
+  if (!content.labels && !content.training) return;
   element("classes").hidden = false;
   const add = (glyph, variable, text) => {
     const item = document.createElement("span");
@@ -63,12 +70,13 @@ function buildClasses() {
     element("classes").append(item);
   };
   content.classes.forEach((name, k) => add(GLYPHS[looks[k].shape], `--class-${looks[k].colour + 1}`, name));
-  if (content.labels.some((label) => !classNumber.has(label))) add("●", "--other", "other classes");
+  if (content.training) for (const [glyph, text] of [["○", "training"], ["●", "held out"]]) add(glyph, "--faint", text);
+  if (content.labels?.some((label) => !classNumber.has(label))) add("●", "--other", "other classes");
 }
 
 function setMode(key) {
   state.mode = key;
-  setText("mode-note", modes[key].note);
+  showMode();
   chooseField();
 }
 
@@ -82,17 +90,17 @@ window.askewExplorer = {
   ready: () => new Promise((tell) => (finer ? waiting.push(tell) : requestAnimationFrame(() => requestAnimationFrame(tell)))),
   // What is shown now.
   now: () => ({ ...seen, near: seen.near && { first: [...seen.near.first], second: [...seen.near.second], inside: seen.near.inside }, c: state.c, x: state.x, mode: state.mode, limits: plane.limits, pixels: picture.toPixels(state.c), box: picture.box }),
-  // D(x, y) and D(y, x) of rows of points, and image, phi and its gradient for each x, as the page computes them; for
+  // D(x, y) and D(y, x) of rows of points, and embedding, phi and its gradient for each x, as the page computes them; for
   // its own model, for "euclidean" or "mahalanobis", or for any model that is described like its own.
   evaluate(x, y, model = "model") {
     const dim = x[0].length;
     const divergence = Divergence.described(modes[model]?.description ?? model, dim);
     const [first, second] = [x, y].map((rows) => Float64Array.from(rows.flat()));
-    const { images, values, gradients, width } = divergence.profile(first, x.length);
+    const { embeddings, values, gradients, width } = divergence.profile(first, x.length);
     divergence.refer(second.slice(0, dim));
     const rows = (numbers) => Array.from({ length: x.length }, (_, i) => Array.from(numbers.subarray(i * width, (i + 1) * width)));
     const [forth, back] = [divergence.pairs(first, second, x.length), divergence.pairs(second, first, x.length)];
-    return { forth: Array.from(forth), back: Array.from(back), images: rows(images), values: Array.from(values), gradients: rows(gradients) };
+    return { forth: Array.from(forth), back: Array.from(back), embeddings: rows(embeddings), values: Array.from(values), gradients: rows(gradients) };
   },
   // D between all pairs of three points, as the page computes it on the plane through them.
   onPlane(points, model = "model") {

@@ -62,21 +62,24 @@ function principalPlane(scene, held) {
   let ranges = [[-0.75, 0.75], [-0.5, 0.9]];
   if (scene.points) {
     const places = Array.from({ length: scene.n }, (_, i) => place(scene.points, i));
-    ranges = [0, 1].map((k) => padded(places.map((p) => p[k])));
+    ranges = [0, 1].map((k) => padded(places.map((p) => p[k]), scene.whole));
   }
   return new Plane(origin, first, second, place, names, fitted(ranges, true));
 }
 
-function padded(values) {
-  const low = Math.min(...values);
-  const high = Math.max(...values);
+// The range of values with a margin; without the lowest and the highest per cent if these take a third of the room.
+function padded(values, whole) {
+  const sorted = Float64Array.from(values).sort();
+  let [low, high] = [sorted[0], sorted[sorted.length - 1]];
+  const [first, last] = [quantile(sorted, 0.01), quantile(sorted, 0.99)];
+  if (!whole && last > first && high - low > 1.5 * (last - first)) [low, high] = [first, last];
   const margin = 0.12 * (high - low) || Math.abs(low) || 1;
   return [low - margin, high + margin];
 }
 
 function range(scene, k) {
   if (!scene.points) return [scene.mean[k] - 2 * scene.std[k], scene.mean[k] + 2 * scene.std[k]];
-  return padded(Array.from({ length: scene.n }, (_, i) => scene.points[i * scene.dim + k]));
+  return padded(Array.from({ length: scene.n }, (_, i) => scene.points[i * scene.dim + k]), scene.whole);
 }
 
 // Both axes in one unit where that wastes little room, or always: then shapes are as they are.

@@ -122,17 +122,17 @@ function quadratic(description) {
   const back = matrix && transposed(matrix);
   return {
     evaluate(points, n, dim) {
-      const image = matrix ? product(points, n, matrix) : points;
-      const width = image.length / n;
+      const embedding = matrix ? product(points, n, matrix) : points;
+      const width = embedding.length / n;
       const values = new Float64Array(n);
-      for (let i = 0; i < n; i++) for (let j = 0; j < width; j++) values[i] += image[i * width + j] ** 2;
-      const gradients = matrix ? product(image, n, back) : points.slice(0, n * dim);
+      for (let i = 0; i < n; i++) for (let j = 0; j < width; j++) values[i] += embedding[i * width + j] ** 2;
+      const gradients = matrix ? product(embedding, n, back) : points.slice(0, n * dim);
       for (let i = 0; i < gradients.length; i++) gradients[i] *= 2;
       return { values, gradients };
     },
     restrict(frame) {
-      const image = matrix ? mapped(frame, (row) => product(row, 1, matrix)) : frame;
-      return onFrame(quadratic({ matrix: null }), image);
+      const embedding = matrix ? mapped(frame, (row) => product(row, 1, matrix)) : frame;
+      return onFrame(quadratic({ matrix: null }), embedding);
     },
   };
 }
@@ -232,8 +232,8 @@ function affine(description) {
   const offset = unpack(description.offset)?.numbers ?? new Float64Array(matrix.shape[1]);
   const outer = composed(inner, matrix, offset);
   outer.restrict = (frame) => {
-    const image = mapped(frame, (row) => product(row, 1, matrix));
-    return restricted(inner, { ...image, base: image.base.map((x, j) => x + offset[j]) });
+    const embedding = mapped(frame, (row) => product(row, 1, matrix));
+    return restricted(inner, { ...embedding, base: embedding.base.map((x, j) => x + offset[j]) });
   };
   return outer;
 }
@@ -244,9 +244,9 @@ function composed(inner, matrix, offset) {
   const width = matrix.shape[1];
   return {
     evaluate(points, n) {
-      const image = new Float64Array(n * width);
-      for (let i = 0; i < n; i++) image.set(offset, i * width);
-      const { values, gradients } = inner.evaluate(addProduct(image, points, n, matrix), n, width);
+      const embedding = new Float64Array(n * width);
+      for (let i = 0; i < n; i++) embedding.set(offset, i * width);
+      const { values, gradients } = inner.evaluate(addProduct(embedding, points, n, matrix), n, width);
       return { values, gradients: product(gradients, n, back) };
     },
   };

@@ -51,6 +51,10 @@ let field = null;
 let finer = null;
 let seen = {};
 
+// Whether D(x, c) = D(c, x) by the divergence that is chosen.
+const symmetric = () => state.mode !== "model" || content.symmetric;
+const nameOf = (i) => content.names?.[i] ?? String(content.rows[i]);
+
 // ---------------------------------------------------------------- classes
 
 const classNumber = new Map(content.classes.map((name, k) => [name, k]));

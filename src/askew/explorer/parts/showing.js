@@ -5,7 +5,7 @@
 function heldPoint() {
   const choice = element("held").value;
   if (choice === "row" && scene.points) {
-    const i = Math.max(0, content.rows.indexOf(Number(element("row").value)));
+    const i = Number(element("row").value);
     return scene.points.slice(i * scene.dim, (i + 1) * scene.dim);
   }
   if (!choice.startsWith("class ")) return scene.mean.slice();
@@ -30,17 +30,24 @@ function choosePlane() {
     }
     plane = featurePlane(scene, first, second, held);
   }
-  plane.key = [across, element("up").value, element("held").value, element("row").value].join(" ");
+  plane.key = [scene.whole, across, element("up").value, element("held").value, element("row").value].join(" ");
   plane.places = Array.from({ length: scene.n }, (_, i) => plane.place(scene.points, i));
   picture.setLimits(plane.limits);
   chooseField();
+  element("whole-row").hidden = !scene.whole && !plane.places.some(isFar);
   const [left, right, bottom, top] = plane.limits;
-  const inside = ([u, v]) => u >= left && u <= right && v >= bottom && v <= top;
+  const inside = (place) => !isFar(place);
   if (!state.c || !inside(state.c) || !field.has(state.c)) {
     state.c = start();
     state.x = null;
   }
   if (!state.x || !inside(state.x)) state.x = [state.c[0] + 0.22 * (right - state.c[0]), state.c[1] + 0.22 * (top - state.c[1])];
+}
+
+// Whether a place lies outside of the picture.
+function isFar([u, v]) {
+  const [left, right, bottom, top] = plane.limits;
+  return u < left || u > right || v < bottom || v > top;
 }
 
 // Where c begins: in the middle of the first class, or of all, if the divergence is defined there.
@@ -124,7 +131,7 @@ function draw() {
   const [forth, back] = field.around(state.c);
   picture.begin();
   const covered = picture.cells(size, forth, back, r, SHADES[element("colour").value](r));
-  element("shade-key").hidden = element("colour").value !== "asymmetry";
+  element("shade-key").hidden = symmetric() || element("colour").value !== "asymmetry";
   const lines = element("levels").value;
   const dots = element("data-shown").checked;
   picture.layer([state.mode, plane.key, size, lines, dots].join(" "), () => {
@@ -134,7 +141,7 @@ function draw() {
   if (lines === "forth" || lines === "back") for (const m of MULTIPLES) picture.lines(contours(lines === "forth" ? forth : back, size, m * r), size, colours.line, 1);
   const borders = [contours(forth, size, r), contours(back, size, r)];
   picture.lines(borders[0], size, colours.first, 2.5);
-  picture.lines(borders[1], size, colours.second, 2.5, [9, 5]);
+  if (!symmetric()) picture.lines(borders[1], size, colours.second, 2.5, [9, 5]);
   const near = neighbours(r);
   drawRings(near);
   picture.cross(state.x, "x");
@@ -175,7 +182,10 @@ const dotSize = scene.n > 250 ? 3.2 : 4;
 function drawData() {
   for (let i = 0; i < scene.n; i++) {
     const { fill, shape } = look(i);
-    picture.mark(plane.places[i], shape, dotSize, fill, picture.colours.halo, 0.8);
+    const place = plane.places[i];
+    if (isFar(place)) picture.arrow(place, fill);
+    else if (content.training?.[i]) picture.mark(place, shape, dotSize, picture.colours.plane, fill, 1.6);
+    else picture.mark(place, shape, dotSize, fill, picture.colours.halo, 0.8);
   }
 }
 
@@ -184,5 +194,5 @@ function drawRings(near) {
   const { colours } = picture;
   const size = dotSize;
   for (const i of near.first) picture.ring(plane.places[i], size + 3.5, colours.first, state.c);
-  for (const i of near.second) picture.ring(plane.places[i], size + (near.first.includes(i) ? 6.5 : 3.5), colours.second, state.c, [5, 4]);
+  if (!symmetric()) for (const i of near.second) picture.ring(plane.places[i], size + (near.first.includes(i) ? 6.5 : 3.5), colours.second, state.c, [5, 4]);
 }

@@ -1,13 +1,14 @@
-// What is seen, in plain words.
+// Sentences about what is seen.
 
 function times(ratio) {
   return ratio >= 100 ? "more than 100" : String(Number(ratio.toPrecision(2)));
 }
 
 // How far x is from c against how far c is from x.
-function asymmetryWords(forth, back) {
+function asymmetryWords(forth, back, symmetric) {
   if (!Number.isFinite(forth) && !Number.isFinite(back)) return "x lies outside of where the divergence is defined.";
   if (forth === 0 && back === 0) return "x and c are the same to this divergence.";
+  if (symmetric) return "Symmetric: x is as far from c as c is from x.";
   const ratio = Math.max(forth, back) / Math.min(forth, back);
   if (ratio < 1.02) return "x is as far from c as c is from x.";
   const [one, other] = forth > back ? ["x", "c"] : ["c", "x"];
@@ -27,9 +28,13 @@ function areaWords(forth, back) {
   return `The solid ball covers ${share(forth)} of the plane, the dashed one ${share(back)}.`;
 }
 
-function agreementWords(first, second, classes) {
+function farWords(count, total) {
+  return count ? `${count} of ${total} points lie far outside; arrows at the edge point to them.` : "";
+}
+
+function agreementWords(first, second, classes, symmetric) {
   const common = first.filter((i) => second.includes(i)).length;
-  const words = common === first.length ? "Both directions choose the same neighbours." : `Both directions share ${common} of ${first.length} neighbours.`;
+  const words = symmetric ? "This divergence is symmetric: both directions are one." : common === first.length ? "Both directions choose the same neighbours." : `Both directions share ${common} of ${first.length} neighbours.`;
   if (!classes) return words;
   const most = (rows) => {
     const counts = new Map();
