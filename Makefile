@@ -23,8 +23,8 @@ $(READY): pyproject.toml paper/pyproject.toml constraints.txt
 	$(BIN)/python -m pip install --quiet -c constraints.txt --no-build-isolation -e '.[dev]' -e paper
 	@touch $@
 
-demo: setup ## compare divergences on a bundled table, write the best model and a report
-	$(BIN)/askew compare --dataset wine -o askew-out
+demo: setup ## walking times in hilly country: compare, save, search, two pages to look at
+	$(BIN)/askew demo -o askew-out
 
 # Each worker computes on one thread; more would fight over the cores.
 test: lint ## check style and types, then run all tests and doctests

@@ -23,7 +23,7 @@ USAGE = [
     *([command, "--help"] for command in COMMANDS),
     *([command, "--frob"] for command in COMMANDS),
     *([command, "a", "b", "c", "d"] for command in COMMANDS),
-    *([command] for command in COMMANDS),
+    *([command] for command in COMMANDS if command != "demo"),  # which asks for nothing
     ["index", "model"],
     ["search", "index"],
     ["search", "index", "queries.csv", "-k", "few"],

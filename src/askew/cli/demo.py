@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from askew.cli import options
 from askew.cli.shell import app, say, table
 
 if TYPE_CHECKING:
@@ -63,8 +62,8 @@ def walking_times(side: int) -> Floats:
 
     places, number = grid(side), np.arange(side**2).reshape(side, side)
     # Paths to the four neighbours and across the squares.
-    ways = ((number[:-1], number[1:]), (number[:, :-1], number[:, 1:]))
-    ways += ((number[:-1, :-1], number[1:, 1:]), (number[:-1, 1:], number[1:, :-1]))
+    ways = [(number[:-1], number[1:]), (number[:, :-1], number[:, 1:])]
+    ways += [(number[:-1, :-1], number[1:, 1:]), (number[:-1, 1:], number[1:, :-1])]
     one, other = (np.concatenate([way[end].ravel() for way in ways]) for end in (0, 1))
     start, end = np.concatenate([one, other]), np.concatenate([other, one])
     climb = np.maximum(heights(places[end]) - heights(places[start]), 0)
@@ -129,18 +128,19 @@ def _demo(
     back = np.abs(times - times.T).sum() / times.sum()
     say("Walking times in hilly country: uphill is slower. A model sees where two places")
     say(f"are (east, north) and the minutes of {len(data.truth)} walks between {len(places)} places. There and")
-    say(f"back differ by {back:.0%} of the mean time. Comparing models, about a minute ...")
+    say(f"back differ by {100 * back:.0f} % of the mean time. Comparing models, about a minute ...")
 
-    task, settings = Pairs(data.points, data.truth), {"folds": FOLDS, "steps": steps, "random_state": 0}
+    task = Pairs(data.points, data.truth)
+    settings: dict[str, Any] = {"folds": FOLDS, "steps": steps, "random_state": 0}
     board = compare_task(task, METHODS, jobs=jobs, **settings)
     lines = []
     for one in board.standings:
         made = None if one.name == board.trivial else askew.make(one.name.partition("+")[0], 2)
         kind = "-" if made is None else "symmetric" if made.symmetric else "asymmetric"
-        scores = "failed" if one.problem else f"{one.mean('direction'):.0%}"
-        lines.append((one.name, kind, f"{one.mean('r2'):.3f}", scores, f"{one.mean('seconds'):.1f}"))
+        scores = "failed" if one.problem else f"{100 * one.mean('direction'):.0f} %"
+        lines.append((one.name, kind, f"{one.mean('r2'):.3f}", scores))
     say()
-    header = ("model", "", "R squared", "knows which way is faster", "fit seconds")
+    header = ("model", "", "R squared", "knows which way is faster")
     table(header, lines, best=board.standings.index(board.best))
     say(f"On held-out walks, {FOLDS} folds. A symmetric distance can only toss a coin: 50 %.")
 
@@ -162,7 +162,7 @@ def _demo(
         index.save(output / f"index-{kind}", notes=notes | {"names": names})
         values, rows = index.search(here, len(places))
         count = int((values <= minutes).sum())
-        farthest = zip(rows[0, :count][-3:], values[0, :count][-3:], strict=True)
+        farthest = zip(rows[0, :count][-2:], values[0, :count][-2:], strict=True)
         listed = ", ".join(f"{names[row]} {value:.1f} (true: {true[row]:.1f})" for row, value in farthest)
         say(f"{title} {count} places (true: {(true <= minutes).sum()}).")
         say(f"  The farthest of them: {listed}")

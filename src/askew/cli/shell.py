@@ -69,7 +69,7 @@ def _visible_mistakes() -> Iterator[None]:
 app = typer.Typer(
     cls=Commands,
     help="Learn distances that need not be symmetric, and search and cluster with them.",
-    epilog="Begin with: askew compare --dataset wine",
+    epilog="Begin with: askew demo",
     pretty_exceptions_enable=False,
     rich_markup_mode=None,
 )

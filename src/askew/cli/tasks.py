@@ -44,7 +44,7 @@ class Task(ABC):
     """
 
     # Heading and digits of each score, and the baseline that does not look at the points.
-    headings: ClassVar[Mapping[str, tuple[str, int]]]
+    headings: Mapping[str, tuple[str, int]]
     trivial: ClassVar[str]
     rows: ClassVar[str] = "rows"
     # Most rows that are compared on: rankings take all pairs of a fold with the rest.
@@ -206,7 +206,11 @@ def _agreement(labels: NDArray[Any], clusters: list[NDArray[Any]]) -> dict[str, 
 
 
 class _Regression(Task):
-    headings: ClassVar = {"r2": ("R squared", 3), "spearman": ("Spearman", 3), "seconds": ("fit seconds", 1)}
+    headings: Mapping[str, tuple[str, int]] = {
+        "r2": ("R squared", 3),
+        "spearman": ("Spearman", 3),
+        "seconds": ("fit seconds", 1),
+    }
     trivial = "mean"
 
     def _check(self) -> None:
@@ -265,7 +269,7 @@ class Pairs(_Regression):
     def _check(self) -> None:
         super()._check()
         if (self._reverse() >= 0).any():
-            first, *others = super().headings.items()
+            first, *others = self.headings.items()
             self.headings = dict([first, ("direction", ("direction", 3)), *others])
 
     def _reverse(self) -> Rows:
@@ -327,7 +331,7 @@ class Pairs(_Regression):
 class Triplets(Task):
     """Triplets of points: the share of held-out ones that D puts in the right order."""
 
-    headings: ClassVar = {"order": ("in order", 3), "seconds": ("fit seconds", 1)}
+    headings: Mapping[str, tuple[str, int]] = {"order": ("in order", 3), "seconds": ("fit seconds", 1)}
     trivial = "coin toss"
     rows = "triplets"
     most_rows = 50_000

@@ -241,6 +241,23 @@ def test_numbers_pairs_and_triplets(number: int) -> None:
     assert drops["used"][0] > 0.1 > drops["noise"][0]
 
 
+def test_pairs_in_both_orders_are_held_out_together_and_judged_by_direction() -> None:
+    random = np.random.default_rng(0)
+    first, second = random.normal(size=(2, 150, 2))
+    pairs = np.concatenate([np.stack([first, second], 1), np.stack([second, first], 1)[:140]])
+    uphill = pairs[:, 1, 0] - pairs[:, 0, 0]
+    task = Pairs(pairs, np.abs(uphill) * np.where(uphill > 0, 2.0, 1.0))
+    for rows, rest in task.folds(3, 0):
+        assert sorted([*rows, *rest]) == list(range(290))
+        both = rest[rest < 140]
+        assert set(both + 150) == set(rest[rest >= 150])
+    board = compare_task(task, ["drift", "mahalanobis"], folds=2, steps=100, jobs=1)
+    scores = {one.name: one.mean("direction") for one in board.standings}
+    assert scores.pop("drift") > 0.8
+    assert set(scores.values()) == {0.5}
+    assert "direction" not in Pairs(pairs[:150], task.truth[:150]).headings
+
+
 def test_importance_is_that_of_held_out_rows() -> None:
     """Classes of noise: a model that knows its training rows by heart has nothing to lose on others."""
     random = np.random.default_rng(0)

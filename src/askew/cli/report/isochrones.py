@@ -19,7 +19,8 @@ STYLE = """
 @media (prefers-color-scheme: dark) {
   .isochrones { --ink: #e6e6e6; --ground: #22282b; --hill: #8b826d; --from: #4fb0ee; --to: #ff8a3d; } }
 .isochrones rect { fill: var(--ground); stroke: none; } .isochrones path { fill: none; }
-.isochrones .hill { stroke: var(--hill); opacity: .55; } .isochrones .true { stroke: var(--ink); stroke-width: 1.6; stroke-dasharray: 5 4; }
+.isochrones .hill { stroke: var(--hill); opacity: .55; }
+.isochrones .true { stroke: var(--ink); stroke-width: 1.6; stroke-dasharray: 5 4; }
 .isochrones .from path.near { fill: var(--from); fill-opacity: .3; stroke: var(--from); }
 .isochrones .to path.near { fill: var(--to); fill-opacity: .3; stroke: var(--to); }
 .isochrones circle { fill: var(--ink); stroke: var(--ground); stroke-width: 2; }
@@ -44,7 +45,7 @@ def loops(values: Floats, level: float) -> list[Floats]:
     --------
     >>> x, y = np.meshgrid(np.arange(11.0), np.arange(11.0), indexing="ij")
     >>> (circle,) = loops(np.hypot(x - 5, y - 5), 3.0)
-    >>> abs(np.hypot(*(circle - 5).T) - 3).max() < 0.05
+    >>> bool(abs(np.hypot(*(circle - 5).T) - 3).max() < 0.05)
     True
     """
     padded = np.pad(values, 1, constant_values=1e9)

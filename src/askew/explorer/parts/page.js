@@ -24,6 +24,7 @@ function build() {
   }
   if (!modes.mahalanobis.divergence) modes.model.note += " Mahalanobis needs data: write the page with points.";
   document.body.classList.toggle("unlabelled", !content.labels);
+  document.body.classList.toggle("named", Boolean(content.names));
   if (content.symmetric) modes.model.note += " It is symmetric: D(x, c) = D(c, x), so both balls are one.";
   showMode();
   const slices = !scene.domain.sums_to_one;
@@ -56,6 +57,8 @@ function build() {
 function showMode() {
   setText("mode-note", modes[state.mode].note);
   document.body.classList.toggle("symmetric", symmetric());
+  const [usual, other] = symmetric() ? ["forth", "asymmetry"] : ["asymmetry", "forth"];
+  if (element("colour").value === other) element("colour").value = usual;
 }
 
 function buildClasses() {

@@ -71,7 +71,8 @@ function principalPlane(scene, held) {
 function padded(values, whole) {
   const sorted = Float64Array.from(values).sort();
   let [low, high] = [sorted[0], sorted[sorted.length - 1]];
-  const [first, last] = [quantile(sorted, 0.01), quantile(sorted, 0.99)];
+  const cut = Math.ceil(0.01 * (sorted.length - 1));
+  const [first, last] = [sorted[cut], sorted[sorted.length - 1 - cut]];
   if (!whole && last > first && high - low > 1.5 * (last - first)) [low, high] = [first, last];
   const margin = 0.12 * (high - low) || Math.abs(low) || 1;
   return [low - margin, high + margin];
