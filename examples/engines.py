@@ -170,7 +170,7 @@ def missing(name: str) -> str:
     """Return what keeps an engine from running, and the line that installs it; nothing if it runs."""
     for package in ENGINES[name].packages:
         if importlib.util.find_spec(package) is None:
-            return f'{name} needs the package {package!r}. Run: pip install "askew[{ENGINES[name].extra}]"'
+            return f'{name} needs the package {package!r}. Run: pip install ".[{ENGINES[name].extra}]"'
     return ""
 
 

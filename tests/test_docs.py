@@ -39,7 +39,7 @@ def missing_packages() -> list[str]:
 
 
 needs_mkdocs = pytest.mark.skipif(
-    bool(missing_packages()), reason=f'building the pages needs {missing_packages()}: pip install "askew[docs]"'
+    bool(missing_packages()), reason=f'building the pages needs {missing_packages()}: pip install ".[docs]"'
 )
 
 
@@ -111,6 +111,21 @@ def test_measured_purities_are_those_of_the_results() -> None:
     told = re.search(r"has (\d\.\d+), (\d\.\d+) and (\d\.\d+) in the last three rows", " ".join(text.split()))
     assert told is not None
     assert [float(figure) for figure in told.groups()] == pytest.approx(oracle, abs=5.01e-4)
+
+
+def test_scorecard_of_the_readme_is_that_of_the_results() -> None:
+    results = (DOCS / "results.md").read_text("utf-8").splitlines()
+    rows = re.findall(
+        r"^\| (.*?): (.*?) \| (\S+) \| (\S+), (.*?) \| (.*?) \|$", (ROOT / "README.md").read_text("utf-8"), re.M
+    )
+    assert len(rows) >= 8
+    for task, score, ours, other, name, verdict in rows:
+        (line,) = [line for line in results if line.startswith(f"| {task} | {score} |")]
+        cells = [cell.strip() for cell in line.split("|")]
+        assert cells[3].rstrip("?") == verdict, task
+        assert re.search(rf" {re.escape(ours)} ±", cells[5]), task
+        assert cells[6].startswith(name), task
+        assert re.search(rf" {re.escape(other)} ±", cells[6]), task
 
 
 # ---------------------------------------------------------------------- the site

@@ -133,7 +133,7 @@ def test_masked_array_of_which_nothing_is_masked() -> None:
 
 
 def test_masks_of_what_dask_holds() -> None:
-    da = pytest.importorskip("dask.array", reason='dask is not installed: pip install "askew[dask]"')
+    da = pytest.importorskip("dask.array", reason='dask is not installed: pip install ".[dask]"')
     lazily = da.from_array(ROWS, chunks=(2, 2))
     assert as_points(lazily).tolist() == for_numpy(lazily).tolist() == ROWS.tolist()
     for take in (as_points, for_numpy):

@@ -123,7 +123,7 @@ def test_missing_matplotlib_is_told_before_the_training(tmp_path: Path) -> None:
     result = run_quickstart("--output", str(tmp_path / "out"), path=str(tmp_path))
     assert result.returncode == 1
     assert result.stdout == ""
-    assert result.stderr.strip().endswith('Run: pip install "askew[plot]"')
+    assert result.stderr.strip().endswith('Run in the clone of askew: pip install ".[plot]"')
     assert not (tmp_path / "out").exists()
 
 

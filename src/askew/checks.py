@@ -293,8 +293,9 @@ def optional_import(module: str, extra: str, purpose: str) -> ModuleType:
     try:
         return importlib.import_module(module)
     except ImportError as error:
-        line = f'pip install "askew[{extra}]"'
-        raise ImportError(f"{purpose} needs the package {module!r}, which is not installed. Run: {line}") from error
+        line = f'pip install ".[{extra}]"'
+        missing = f"{purpose} needs the package {module!r}, which is not installed."
+        raise ImportError(f"{missing} Run in the clone of askew: {line}") from error
 
 
 def is_lazy(X: object) -> bool:

@@ -15,7 +15,7 @@ import askew
 from askew.clustering import dask as blockwise
 from askew.encoders import MLP
 
-da = pytest.importorskip("dask.array", reason='dask is not installed: pip install "askew[dask]"')
+da = pytest.importorskip("dask.array", reason='dask is not installed: pip install ".[dask]"')
 dask = pytest.importorskip("dask")
 
 

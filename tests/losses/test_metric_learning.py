@@ -190,5 +190,5 @@ except ImportError as error:
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout == (
         "MetricLearningDistance needs the package 'pytorch_metric_learning.distances', which is not installed. "
-        'Run: pip install "askew[metric-learning]"\n'
+        'Run in the clone of askew: pip install ".[metric-learning]"\n'
     )

@@ -333,5 +333,5 @@ def test_wrong_input_is_told(change: dict[str, Any], error: type[Exception], mat
 )
 def test_missing_matplotlib_is_told_with_the_line_that_installs_it(call: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "matplotlib.figure", None)
-    with pytest.raises(ImportError, match=r'askew.plot needs .*Run: pip install "askew\[plot\]"'):
+    with pytest.raises(ImportError, match=r'askew.plot needs .*Run in the clone of askew: pip install "\.\[plot\]"'):
         call()

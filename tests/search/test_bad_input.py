@@ -296,7 +296,7 @@ def test_faiss_is_missing(monkeypatch: pytest.MonkeyPatch) -> None:
         return original(name, package)
 
     monkeypatch.setattr(importlib, "import_module", import_module)
-    with pytest.raises(ImportError, match=r'FaissIndex needs the package \'faiss\'.*pip install "askew\[faiss\]"'):
+    with pytest.raises(ImportError, match=r'FaissIndex needs the package \'faiss\'.*pip install "\.\[faiss\]"'):
         FaissIndex("kl")
 
 

@@ -15,7 +15,7 @@ from torch import nn
 import askew
 from askew.search import ExactIndex, search_blocks
 
-da = pytest.importorskip("dask.array", reason='dask is not installed: pip install "askew[dask]"')
+da = pytest.importorskip("dask.array", reason='dask is not installed: pip install ".[dask]"')
 dask = pytest.importorskip("dask")
 
 

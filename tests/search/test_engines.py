@@ -59,7 +59,7 @@ def test_recall_counts_what_is_missing(models: dict[str, Any]) -> None:
 def test_an_engine_that_is_not_installed_is_named_with_its_line(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(importlib.util, "find_spec", lambda _: None)
     extra = shown.ENGINES[name].extra
-    with pytest.raises(ImportError, match=rf'{name} needs the package .*Run: pip install "askew\[{extra}\]"'):
+    with pytest.raises(ImportError, match=rf'{name} needs the package .*Run: pip install "\.\[{extra}\]"'):
         shown.search(name, None, "query-first", None, None, 1)
 
 

@@ -190,7 +190,7 @@ def check_description(description: object, shown: str, kind: str) -> dict[str, A
         raise ValueError(checks.message(shown, "a file written by askew", "a file of another program"))
     if found > FORMAT:
         wrote = f"format {found}, which was written by a newer askew ({str(description.get('askew'))[:20]})"
-        hint = "Upgrade with: pip install --upgrade askew"
+        hint = "Install a newer version of askew."
         raise ValueError(checks.message(shown, f"of format {FORMAT} or older", wrote, hint))
     if description.get("kind") != kind:
         raise ValueError(checks.message(shown, f"an askew {kind}", f"an askew {str(description.get('kind'))[:40]}"))

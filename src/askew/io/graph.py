@@ -65,7 +65,7 @@ def export(
     Raises
     ------
     ImportError
-        For ONNX, without the packages of ``askew[onnx]``.
+        For ONNX, without the packages of the extra ``onnx``.
     ValueError
         If the model cannot be exported; the message says why.
 

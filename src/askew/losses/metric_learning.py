@@ -29,7 +29,7 @@ class MetricLearningDistance(nn.Module):
     Parameters
     ----------
     divergence
-        Any divergence of askew. It needs the package pytorch-metric-learning: ``pip install "askew[metric-learning]"``.
+        Any divergence of askew. It needs the package pytorch-metric-learning: ``pip install ".[metric-learning]"``.
 
     Examples
     --------

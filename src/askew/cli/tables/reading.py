@@ -70,7 +70,7 @@ def read_frame(path: str | os.PathLike[str], *, header: bool = True) -> DataFram
 
     CSV and TSV: columns are separated by comma, semicolon, tab or bar; text is UTF-8, UTF-16 with a byte order mark,
     or else Latin-1, and may be packed (``.csv.gz``). Excel (``.xlsx``, its first sheet) needs ``pip install
-    "askew[excel]"``, Parquet ``pip install "askew[parquet]"``. ``.npy``: a matrix, with columns
+    ".[excel]"``, Parquet ``pip install ".[parquet]"``. ``.npy``: a matrix, with columns
     ``x0``, ``x1``, ... ``.npz``: a vector is a column of its name, a matrix several, its name with a number.
 
     Parameters
