@@ -132,7 +132,7 @@ def test_scorecard_of_the_readme_is_that_of_the_results() -> None:
 
 
 class Loaded(HTMLParser):
-    """What a browser fetches for a page, beside the page itself, and the text that it shows."""
+    """What a browser fetches for a page, apart from the page itself, and the text that it shows."""
 
     def __init__(self) -> None:
         super().__init__()

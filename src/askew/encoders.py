@@ -69,7 +69,7 @@ class Linear(nn.Linear, Rebuildable):
     dim
         Number of features of a point.
     out
-        Number of features of its image.
+        Number of features of the embedding.
 
     Examples
     --------
@@ -82,7 +82,7 @@ class Linear(nn.Linear, Rebuildable):
         self.out = out
 
     def forward(self, x: Tensor) -> Tensor:
-        """Return the image of each point: ``(..., dim) -> (..., out)``."""
+        """Return the embedding of each point: ``(..., dim) -> (..., out)``."""
         _check_rows(x, self.in_features, self.weight, "Linear")
         return super().forward(x)
 
@@ -97,7 +97,7 @@ class MLP(Rebuildable):
     dim
         Number of features of a point.
     out
-        Number of features of its image.
+        Number of features of the embedding.
     widths
         Widths of the hidden layers, at least one.
     activation
@@ -119,7 +119,7 @@ class MLP(Rebuildable):
         self.last = nn.Linear(sizes[-1], out)
 
     def forward(self, x: Tensor) -> Tensor:
-        """Return the image of each point: ``(..., dim) -> (..., out)``."""
+        """Return the embedding of each point: ``(..., dim) -> (..., out)``."""
         _check_rows(x, self.dim, self.last.weight, "MLP")
         activate = ACTIVATIONS[self.activation]
         for layer in self.hidden:
@@ -145,7 +145,7 @@ class SmallCNN(Rebuildable):
     image_size
         Height and width of an image; at least ``2 ** len(filters)``.
     out
-        Number of features of its image under the network.
+        Number of features of the embedding.
     filters
         Number of filters of each convolution.
     hidden

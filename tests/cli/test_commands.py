@@ -32,7 +32,7 @@ def run(capsys: pytest.CaptureFixture[str], *words: object) -> tuple[int, str, s
 
 @pytest.fixture(scope="module")
 def table(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A table with an identifier, a category, gaps, and a class with three rows."""
+    """A table with an identifier, a category, missing values, and a class with three rows."""
     frame = load_bundled("iris")
     frame = frame.iloc[[*range(50), *range(50, 100), 100, 101, 102]].reset_index(drop=True)
     frame.insert(0, "id", [f"flower-{number}" for number in range(len(frame))])

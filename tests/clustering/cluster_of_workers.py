@@ -47,7 +47,7 @@ def main() -> None:
             """Stand in for the progress bar, and kill workers after some iterations."""
             yield lambda iteration: kill({3: 1, 6: None}.get(iteration, 0))
 
-        # The package has a function of this name, too.
+        # The package also has a function of this name.
         importlib.import_module("askew.clustering.kmeans").progress_bar = killing  # type: ignore[attr-defined]
         lazily = askew.BregmanKMeans(16, **options).fit(da.from_array(X, chunks=(1000, 8)))
         labels = lazily.labels_.compute()

@@ -219,9 +219,9 @@ def test_columns_of_data_frames() -> None:
         for call in (askew.BregmanKMeans(2).fit, found.predict, found.transform, found.score):
             with pytest.raises(TypeError, match=r"X of BregmanKMeans must be columns of numbers\. Got column 'b' of"):
                 call(strange)
-    gaps = frame.assign(b=pandas.array([1, None] * 20, dtype="Int64"))
+    incomplete = frame.assign(b=pandas.array([1, None] * 20, dtype="Int64"))
     with pytest.raises(ValueError, match=r"X of BregmanKMeans must be finite. Got X\[1, 1\] = nan"):
-        askew.BregmanKMeans(2).fit(dd.from_pandas(gaps, npartitions=3))
+        askew.BregmanKMeans(2).fit(dd.from_pandas(incomplete, npartitions=3))
     mixture = askew.BregmanMixture(2, random_state=0).fit(X)
     for call in (found.predict, found.transform, found.score, found.partial_fit, mixture.predict):
         with pytest.raises(ValueError, match="feature names should match"):

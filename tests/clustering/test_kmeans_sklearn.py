@@ -22,7 +22,7 @@ from askew.clustering import BregmanKMeans
 X, LABELS = load_iris(return_X_y=True)
 
 
-# Some checks have fewer different points than the eight clusters of the default; KMeans warns of that, too.
+# Some checks have fewer different points than the eight clusters of the default; KMeans also warns of that.
 @pytest.mark.filterwarnings("ignore:.*fewer than n_clusters:sklearn.exceptions.ConvergenceWarning")
 @parametrize_with_checks(
     [

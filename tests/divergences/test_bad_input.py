@@ -1,4 +1,4 @@
-"""What members do with input they cannot use: say what it must be, what it was, and how to mend it."""
+"""What divergences do with input they cannot use: say what it must be, what it was, and how to fix it."""
 
 from __future__ import annotations
 

@@ -35,7 +35,7 @@ from askew.divergences import (
 PAGE = Path(__file__).parents[2] / "docs" / "transforms.md"
 
 COLUMNS = ("compile", "export", "vmap", "grad of grad")
-# Rows of the page beside the catalogue, of a neural Bregman divergence: the names of members.py, and how the page
+# Rows of the page after the catalogue, of a neural Bregman divergence: the names of members.py, and how the page
 # calls them. `Sqrt` and `GeneralizedSymmetrized` are in the catalogue.
 OTHERS = {
     "embedded": "`Embedded`",

@@ -60,7 +60,7 @@ def test_lost_process(victim: int, fatal: str, server: ForkServer, tmp_path: Pat
     assert said[other]["text"].startswith(text)
     assert "With checkpoint= the same call goes on from the last checkpoint" in said[other]["text"]
     assert seconds < BOUND
-    # The last one before the eighth step, and nothing beside it.
+    # The last one before the eighth step, and nothing else.
     assert [path.name for path in tmp_path.iterdir()] == ["state"]
     assert step_of(file) == 6
     whole = file.read_bytes()

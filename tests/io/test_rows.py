@@ -110,7 +110,7 @@ def test_two_columns_of_one_name_are_said(tmp_path: Path) -> None:
 
 
 def test_a_group_that_has_other_rows_than_it_says(tmp_path: Path) -> None:
-    """The rows of a page are said in its head, too, and readers take the page's word."""
+    """The rows of a page are also stated in its header, and readers trust it."""
     import pyarrow
     from pyarrow import parquet
 
@@ -145,7 +145,7 @@ def test_numbers_that_a_dtype_does_not_hold_are_said(
 
     parquet.write_table(
         pyarrow.table({"a": values}), tmp_path / "a.parquet", row_group_size=2
-    )  # pandas makes gaps of nan
+    )  # pandas reads nan as missing
     np.save(tmp_path / "a.npy", np.stack([values, values], 1))
     for rows in (
         Rows(values, dtype=dtype),
@@ -182,8 +182,8 @@ def test_what_is_no_table_is_said(tmp_path: Path) -> None:
     cut.write_bytes(good.read_bytes()[:-50])
     objects = tmp_path / "objects.npy"
     np.save(objects, np.array([{"a": 1}], dtype=object), allow_pickle=True)
-    gaps = tmp_path / "gaps.parquet"
-    pandas.DataFrame({"a": [1.0, None]}).to_parquet(gaps)
+    incomplete = tmp_path / "incomplete.parquet"
+    pandas.DataFrame({"a": [1.0, None]}).to_parquet(incomplete)
     words = tmp_path / "words.parquet"
     pandas.DataFrame({"a": ["x"]}).to_parquet(words)
     damaged = tmp_path / "damaged.parquet"
@@ -201,15 +201,15 @@ def test_what_is_no_table_is_said(tmp_path: Path) -> None:
         (np.zeros((2, 2, 2)), ValueError, "vector or a matrix"),
         (3, TypeError, "a file, a folder"),
         ([], TypeError, "a file, a folder"),
-        ([good, gaps], ValueError, "same columns"),
+        ([good, incomplete], ValueError, "same columns"),
     ):
         with pytest.raises(error, match=text):
             Rows(source)  # type: ignore[arg-type]
     with pytest.raises(ValueError, match="without missing values"):
-        Rows(gaps).read(0, 2)
+        Rows(incomplete).read(0, 2)
     with pytest.raises(ValueError, match=r"numbers of columns of .*of shape \(103, 4\)"):
         Rows(good, [4])
     with pytest.raises(ValueError, match="names of columns"):
-        Rows(gaps, ["b"])
+        Rows(incomplete, ["b"])
     with pytest.raises(ValueError, match="range within"):
         Rows(good).read(3, 104)

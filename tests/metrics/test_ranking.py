@@ -221,7 +221,7 @@ def test_turning_the_ranking_around_turns_auc_around(seed: int) -> None:
         ),
         (([[0.0, np.nan]], [1], [1, 0]), ValueError, r"without NaN. Got matrix\[0, 1\] = nan .* NaN cannot be ranked"),
         (([[0.0, 1j]], [1], [1, 0]), TypeError, "matrix of ranking must be of real numbers. Got dtype complex128"),
-        (([[0.0, 1.0]], [3], [1, 0]), ValueError, "some query has an item of its own label. Got no relevant item"),
+        (([[0.0, 1.0]], [3], [1, 0]), ValueError, "shared by at least one query and one item. Got no relevant item"),
         (([[0.0, 1.0]], ["1"], [1, 0]), TypeError, "of one kind, all numbers or all text. Got dtypes <U1 and int64"),
         (([[0.0, 1.0]], [1], np.array([1, "a"], dtype=object)), TypeError, "of one kind"),
         (

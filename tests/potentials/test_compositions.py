@@ -295,8 +295,8 @@ def test_an_unreachable_gradient_is_named():
     text = r"conjugate of FromFunction .* at row 1: the residual is \S+ where max \|g\| is 1e\+03\. .*"
     with pytest.raises(ValueError, match=text + r"outside the range .* potential \+ 0\.01 \* Quadratic\(3\)"):
         star.gradient(g)
-    mended = Conjugate(star.potential + 0.01 * Quadratic(DIM).double())
-    assert torch.isfinite(mended.gradient(g)).all()
+    repaired = Conjugate(star.potential + 0.01 * Quadratic(DIM).double())
+    assert torch.isfinite(repaired.gradient(g)).all()
 
 
 def test_a_gradient_outside_the_range_of_a_flat_quadratic_is_named():
@@ -337,12 +337,12 @@ def test_a_gradient_outside_the_range_of_a_flat_quadratic_is_named():
         (
             lambda: AffinePrecomposed(Burg(1), -torch.ones(1, 1)).divergence(torch.ones(1), torch.ones(1)),
             ValueError,
-            r"The image A x \+ b of AffinePrecomposed lies outside the inner domain: x of Burg",
+            r"The point A x \+ b of AffinePrecomposed lies outside the inner domain: x of Burg",
         ),
         (
             lambda: (AffinePrecomposed(Burg(1), -torch.ones(1, 1)) + Quadratic(1)).gradient(torch.ones(1)),
             ValueError,
-            r"The image A x \+ b",
+            r"The point A x \+ b",
         ),
         (lambda: (2.0 * Burg(1))(torch.zeros(1)), ValueError, r"x of Burg must be inside the positive domain"),
         (lambda: (Burg(1) + Quadratic(1))(-torch.ones(1)), ValueError, r"x of Burg must be inside the positive"),

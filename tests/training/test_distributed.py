@@ -53,8 +53,8 @@ WRONG = {
         False,
     ),
     "labels/uneven-stream": (
-        "ValueError: the batches of the loaders given to fit must be equally many. Got none left in process 1 and one "
-        "more in process 0 instead. A DistributedSampler gives all of them as many.",
+        "ValueError: the batches of the loaders given to fit must be the same number in every process. "
+        "Got none left in process 1 and one more in process 0 instead. A DistributedSampler gives all of them as many.",
         False,
     ),
     "pairs/tiny": (

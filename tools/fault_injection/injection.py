@@ -118,7 +118,7 @@ def killed_everywhere(subject: str, folder: str, old: str) -> list[list[Any]]:
 
 
 def killed_at_every_byte(subject: str, folder: str, old: str, sizes: list[int]) -> list[list[Any]]:
-    """Let the system kill the writing of version 2 when a file gets larger than so many bytes, in foreign code, too."""
+    """Let the system kill the writing of version 2 when a file gets larger than so many bytes, also in foreign code."""
     return _series(subject, folder, old, _die_of_size, sizes)
 
 

@@ -120,7 +120,7 @@ def _found(index: Index) -> list[Any]:
 
 
 def make_scratch(folder: Path, version: int) -> None:
-    """Build an index whose items are in a file without a name, or add to it, where it is made anew."""
+    """Build an index whose items are in a file without a name, or add to it, which rebuilds it."""
     if version == 1:
         INDEXES[folder] = FaissIndex("kl", kind="flat", scratch=folder)
         INDEXES[folder].add_blocks(np.split(_items(1)[:100], 2))

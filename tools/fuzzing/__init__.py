@@ -1,1 +1,1 @@
-"""Fuzzing: what feeds hostile input to the library; ``fuzz.py`` beside it is the command."""
+"""Fuzzing: what feeds hostile input to the library; ``fuzz.py`` next to it is the command."""

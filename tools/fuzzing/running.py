@@ -179,7 +179,7 @@ def _processor_time(number: int) -> float:
 
 def table(results: list[Counts]) -> str:
     """Return what was counted, as text."""
-    names = ("target", "calls", "rows checked", "rows/s", "refused in words", "accepted", "failures", "CPU s")
+    names = ("target", "calls", "rows checked", "rows/s", "refused", "accepted", "failures", "CPU s")
     lines = [names]
     total = Counts("all")
     for found in results:

@@ -46,7 +46,7 @@ class Target:
     guided
         Whether a case is bytes, so that a coverage-guided engine can make them.
     share
-        Of the time, beside the 1 of others.
+        Share of the time, relative to the 1 of others.
     work
         How many times longer than others a case may take: some do as much on purpose.
     """
@@ -94,7 +94,7 @@ def put(name: str, content: bytes) -> Path:
 
 
 def describe(error: BaseException) -> str:
-    """Return what is bad about an error, with the place it came from; nothing if it is a refusal in words."""
+    """Return what is bad about an error, with the place it came from; nothing if it is a refusal with a message."""
     chain, cause = [], error
     while cause is not None and len(chain) < 10:
         chain.append(cause)
@@ -105,7 +105,7 @@ def describe(error: BaseException) -> str:
         text = str(error.args[0]) if isinstance(error, KeyError) and error.args else str(error)
         if FORMS.search(text):
             return ""
-        return f"not in words: {type(error).__name__}: {text[:120]!r} at {_origin(error)}"
+        return f"not a refusal: {type(error).__name__}: {text[:120]!r} at {_origin(error)}"
     return f"{type(error).__name__}: {str(error)[:160]!r} at {_origin(error)}"
 
 

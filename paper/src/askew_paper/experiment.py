@@ -156,7 +156,7 @@ class Claim:
     ahead: tuple[str, ...]
     behind: tuple[str, ...]
     each: bool = False  # whether all of `ahead` must be better, not only the best
-    factor: float = 1.0  # an error may be so many times as large: 1.25 for "close to", 0.5 for "far ahead of"
+    factor: float = 1.0  # the error may be larger by this factor: 1.25 for "close to", 0.5 for "far ahead of"
     settings: tuple[str, ...] = ()  # where it applies; everywhere if empty
     by: str = ""  # an option: the claim is judged for each of its values; without one, a method's best cell counts
 

@@ -375,7 +375,7 @@ def test_damaged_cache_is_made_again(damage: str, small: Path, cache: Path, monk
         found = cached_mnist(small)
         np.testing.assert_array_equal(found.pixels, expected.pixels)
         np.testing.assert_array_equal(found.labels, expected.labels)
-    # Mended at the first time, unless something is in the way.
+    # Repaired the first time, unless something is in the way.
     assert len(calls) == (4 if damage == "folder" else 2)
 
 

@@ -115,7 +115,7 @@ class Leaderboard:
         """The one with the fewest parameters among those within the spread of the highest score.
 
         A divergence is within the spread if it is behind by no more than the standard deviation, over folds, of the
-        difference. Of equally many parameters, the higher score.
+        difference. If parameters tie, the higher score wins.
         """
         top, *others = self._learned
         near = [one for one in others if not _is_clear(*self._difference(top, one))]

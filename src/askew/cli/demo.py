@@ -24,7 +24,7 @@ METHODS = ("mahalanobis-norm", "nbd", "drift", "drift-root", "iqe")
 FOLDS = 2
 # Side of the land in km; tops of the hills in km, their heights in m, and their width.
 LAND, TOPS, HEIGHTS, WIDTH = 3.0, ((0.8, 0.9), (2.2, 1.6), (1.0, 2.5)), (260.0, 320.0, 200.0), 0.35
-# Where the isochrones start, in shares of the land: on a slope. Their minutes; the one in the middle is told.
+# The place of the isochrones, in shares of the land: on a slope. Their minutes; the middle one is printed.
 HERE, MINUTES = (0.65, 0.39), (5.0, 10.0, 15.0)
 # Minutes for a km, and for a m of climbing (Naismith's rule).
 PER_KM, PER_METRE = 12.0, 0.1

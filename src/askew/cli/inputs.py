@@ -74,9 +74,10 @@ def label_column(table: DataFrame, label: str | None, dataset: str | None = None
 def classes_of(
     values: Series, na: Sequence[str] = (), least: int = 2
 ) -> tuple[NDArray[np.bool_], NDArray[np.str_], list[str]]:
-    """Return which rows have a label, their labels as text, of at least so many classes, and notes for the user.
+    """Return which rows have a label, their labels as text, and notes for the user.
 
-    Labels are the same for 1 and 1.0, whatever their types; spaces around them are removed and Unicode is normalised.
+    Fewer than ``least`` classes are an error. Labels are the same for 1 and 1.0, whatever their types; spaces around
+    them are removed and Unicode is normalised.
     """
     values = as_missing(values, na)
     texts = as_text(values)

@@ -46,7 +46,9 @@ PairTable = Annotated[Path | None, typer.Option("--pairs", help="Table of pairs 
 Target = Annotated[
     str | None, typer.Option(help="Column of numbers to learn from; with --pairs, its values of D(first, second).")
 ]
-Bins = Annotated[int | None, typer.Option(help="Learn --target by so many classes, not by differences.")]
+Bins = Annotated[
+    int | None, typer.Option(help="Split --target into this many classes instead of learning from differences.")
+]
 TripletTable = Annotated[
     Path | None, typer.Option("--triplets", help="Table of rows of TABLE: anchor, nearer, farther.")
 ]

@@ -104,7 +104,7 @@ class Task(ABC):
         return list(KFold(count, shuffle=True, random_state=seed).split(self.points))
 
     def remarks(self, count: int) -> list[str]:
-        """Return remarks for people about so many folds."""
+        """Return remarks for the user about the folds."""
         return []
 
     @abstractmethod

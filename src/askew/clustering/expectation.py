@@ -98,7 +98,7 @@ def soft_clusters(
     estimate
         Whether to estimate the temperature.
     max_iter, tol
-        Stop after so many steps, or when a step raises the bound by no more than ``tol``.
+        Stop after this many steps, or when a step raises the bound by no more than ``tol``.
     report
         Called with the number of each step and the bound before it.
 

@@ -63,7 +63,7 @@ def kmeans(
     divergence
         A Bregman divergence; copied if it has another dtype than the points.
     max_iter, tol
-        Stop after so many iterations, or when the sum of the squared distances that the centres move is at most
+        Stop after this many iterations, or when the sum of the squared distances that the centres move is at most
         ``tol``. Labels that do not change stop it in any case.
     dual
         Whether centres come first, as left centroids. This keeps the gradients of all points.

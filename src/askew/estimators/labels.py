@@ -22,7 +22,7 @@ from askew.estimators.choice import Candidate
 from askew.estimators.fitted import table_for_numpy
 from askew.estimators.plans import EASY, EASY_SHARES, TRIAL_SHARE, Plan, label_plan
 
-# At most so many rows are held out to compare models on.
+# Most rows that are held out to compare models on.
 HELD_OUT_ROWS = 1000
 
 

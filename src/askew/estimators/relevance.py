@@ -29,7 +29,7 @@ logger = logging.getLogger("askew")
 
 # Judged items of each query in a batch, and random items.
 LISTED, SAMPLED = 4, 256
-# Models are compared by NDCG at this place, on at most so many queries and about so many items.
+# Models are compared by NDCG at this rank, on at most this number of queries and about this number of items.
 PLACES, COMPARED_QUERIES, COMPARED_ITEMS = 10, 300, 20_000
 # Entries of the largest block of divergences that a score takes at a time.
 BLOCK_ENTRIES = 1 << 25
@@ -63,7 +63,7 @@ class RelevanceLearner(BaseLearner):
         that the model finds near, and the training goes on with them for half as many steps. Use it where
         judgements are nearly complete. With clicks, near items are often relevant items that nobody has seen.
     scale, steps, batch_size, learning_rate, random_state, device, progress
-        As in :class:`DivergenceLearner`; a batch has so many queries.
+        As in :class:`DivergenceLearner`; the batch size counts queries.
 
     Attributes
     ----------

@@ -57,12 +57,12 @@ def write_explorer(
     path
         The HTML file, in a folder that exists. It is replaced as a whole or not at all.
     points
-        Data to show, ``(n, dim)``; by default those of the learner. At most 500 are shown, as many of each class as
-        can be.
+        Points to show, ``(n, dim)``; by default the training points of the learner. At most 500 are shown, spread
+        evenly over the classes.
     labels
-        Their classes, ``(n,)``; by default those of the learner, if the points are.
+        Their classes, ``(n,)``; by default the labels of the learner, if its points are shown.
     feature_names
-        Names of the features; by default those of the data frame that the learner was fitted on, or numbers.
+        Names of the features; by default the column names of the data frame the learner was fitted on, or numbers.
     title
         Heading of the page.
     ids

@@ -173,7 +173,7 @@ def _encoder(model: nn.Module) -> nn.Module | None:
 
 
 def _points(model: nn.Module, example: Tensor | None, count: int, dtype: torch.dtype | None = None) -> Tensor:
-    """Return an example of so many rows."""
+    """Return an example input with this number of rows."""
     if example is not None:
         if not isinstance(example, Tensor) or example.ndim < 2 or example.shape[0] < 1:
             got = tuple(example.shape) if isinstance(example, Tensor) else type(example).__name__

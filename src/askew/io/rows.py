@@ -47,8 +47,8 @@ class Rows:
     Raises
     ------
     FileNotFoundError, ValueError
-        If a file is missing, damaged, or its columns are no numbers or others than those of the first file; or if an
-        array has masked entries.
+        If a file is missing or damaged, its columns are not numbers or differ from the first file, or an array has
+        masked entries.
 
     Examples
     --------

@@ -106,7 +106,7 @@ def auc(
 def knn_accuracy(matrix: Values, query_labels: Values, item_labels: Values, k: int = 5) -> float:
     """Return the accuracy of classification by majority vote of the k nearest items.
 
-    If classes have equally many votes, the one with the nearest item wins; items at the same distance are in the order
+    If classes tie, the one with the nearest item wins; items at the same distance are in the order
     of the matrix. So unlike the other scores this one may depend on the order of tied items.
 
     Examples
@@ -139,7 +139,7 @@ def _score(
     values, queries, items = _checked(matrix, query_labels, item_labels, exclude_self, owner)
     relevant = np.bincount(items, minlength=queries.max() + 1)[queries] - int(exclude_self)
     if not relevant.any():
-        must = "such that some query has an item of its own label"
+        must = "shared by at least one query and one item"
         hint = "Check that both use the same names, and that the matrix has queries as rows."
         raise ValueError(checks.message(f"labels of {owner}", must, "no relevant item for any query", hint))
     blocks = [unscaled_scores(groups, k) for groups in tie_groups(values, queries, items, exclude_self, owner)]

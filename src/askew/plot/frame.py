@@ -41,7 +41,7 @@ def make_axes(ax: Axes | None) -> Axes:
 
 
 def view_limits(scene: Scene, limits: object, points: Floats | None) -> tuple[float, float, float, float]:
-    """Return the limits of a picture: those given, or such that coordinates fit, or those of the domain."""
+    """Return the limits of a picture: as given, or to fit the coordinates, or the bounds of the domain."""
     if limits is not None:
         return _check_limits(limits, scene.owner)
     domain, plane = scene.domain, scene.plane

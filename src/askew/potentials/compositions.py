@@ -95,7 +95,7 @@ class AffinePrecomposed(Potential):
             try:
                 self.potential.check_inside(self._mapped(x), name, boundary=boundary)
             except ValueError as error:
-                text = f"The image A x + b of AffinePrecomposed lies outside the inner domain: {error}"
+                text = f"The point A x + b of AffinePrecomposed lies outside the inner domain: {error}"
                 raise ValueError(text) from None
 
     def contains(self, x: Tensor) -> Tensor:

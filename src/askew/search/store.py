@@ -241,7 +241,7 @@ def check_ids(ids: object, owner: str, count: int | None = None, strings: bool =
         array = array.astype(np.int64)
     unique, counts = np.unique(array, return_counts=True)
     if len(unique) != len(array):
-        got, hint = f"{listed(unique[counts > 1])} twice", "Give each item an id of its own."
+        got, hint = f"{listed(unique[counts > 1])} twice", "Give each item its own id."
         raise ValueError(checks.message(f"ids of {owner}", "all different", got, hint))
     if count is not None and len(array) != count:
         raise ValueError(checks.message(f"ids of {owner}", f"as many as there are items, {count}", len(array)))

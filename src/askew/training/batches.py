@@ -53,7 +53,7 @@ class ArrayBatches:
             yield tuple(part.rows(rows, self.device) for part in self.parts)
 
     def sample(self, rows: int) -> tuple[Tensor, ...]:
-        """Return at most so many rows, to calibrate by; no random generator changes."""
+        """Return at most ``rows`` rows to calibrate with; no random generator changes."""
         order = torch.arange(self.rows)
         if self.rows > rows:
             order = torch.randperm(self.rows, generator=torch.Generator().manual_seed(0))[:rows]
@@ -109,7 +109,7 @@ class LoaderBatches:
         return next((one for one in generators if isinstance(one, torch.Generator)), None)
 
     def sample(self, rows: int) -> tuple[Tensor, ...]:
-        """Return at most so many rows of the first batch; no random generator changes."""
+        """Return at most ``rows`` rows of the first batch; no random generator changes."""
         own = self.generator
         state = None if own is None else own.get_state()
         with torch.random.fork_rng(devices=[]):

@@ -111,7 +111,11 @@ class ProcessGroup(OneProcess):
             if any(ended) and not all(ended):
                 got = f"none left in process {ended.index(True)} and one more in process {ended.index(False)}"
                 hint = "A DistributedSampler gives all of them as many."
-                raise ValueError(checks.message("the batches of the loaders given to fit", "equally many", got, hint))
+                raise ValueError(
+                    checks.message(
+                        "the batches of the loaders given to fit", "the same number in every process", got, hint
+                    )
+                )
             if batch is None:
                 return
             yield batch

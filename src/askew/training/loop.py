@@ -89,7 +89,7 @@ def fit(
     validate_every
         Epochs between two validations.
     patience
-        Stop after so many validations without a better score.
+        Stop after this many validations without a better score.
     callback
         A function ``callback(model, history)``, called after each epoch and its validation; the run stops if it returns
         True. The model is in evaluation mode, gradients are off, and the random state is restored afterwards. Numbers

@@ -65,7 +65,7 @@ class OneProcess:
         """Give all processes the parameters and buffers of the main one."""
 
     def in_step(self, batches: Iterator[Batch]) -> Iterator[Batch]:
-        """Yield the batches of this process as long as all processes have one; they must have equally many."""
+        """Yield the batches of this process as long as all processes have one; all must have the same number."""
         return batches
 
     def loss(self, loss: Objective, model: Divergence, batch: Batch, same_batch: bool) -> Tensor:

@@ -139,7 +139,7 @@ def flat_map(matrix: NDArray[np.float64]) -> tuple[NDArray[np.float64], float]:
 
 
 def _evenly(labels: NDArray[np.str_], rows: NDArray[np.int64], count: int) -> NDArray[np.int64]:
-    """Return at most so many of the rows, in the proportions of their classes."""
+    """Return at most ``count`` of the rows, in the proportions of their classes."""
     order = rows[np.argsort(labels[rows], kind="stable")]
     return np.sort(order[np.linspace(0, len(order) - 1, min(count, len(order))).round().astype(np.int64)])
 
