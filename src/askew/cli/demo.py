@@ -109,14 +109,15 @@ def _demo(
     """
     import numpy as np
 
-    import askew
     from askew import io
     from askew.cli import inputs
     from askew.cli.comparison import compare_task, held_out, importance, settings_of
     from askew.cli.report import isochrones, write_comparison
     from askew.cli.supervision import read_supervised
     from askew.cli.tasks import Pairs
+    from askew.divergences import make
     from askew.explorer import write_explorer
+    from askew.search import ExactIndex
 
     io.writable_folder(output, "-o")
     times = write_tables(output, side, walks)
@@ -135,7 +136,7 @@ def _demo(
     board = compare_task(task, METHODS, jobs=jobs, **settings)
     lines = []
     for one in board.standings:
-        made = None if one.name == board.trivial else askew.make(one.name.partition("+")[0], 2)
+        made = None if one.name == board.trivial else make(one.name.partition("+")[0], 2)
         kind = "-" if made is None else "symmetric" if made.symmetric else "asymmetric"
         scores = "failed" if one.problem else f"{100 * one.mean('direction'):.0f} %"
         lines.append((one.name, kind, f"{one.mean('r2'):.3f}", scores))
@@ -157,7 +158,7 @@ def _demo(
         ("from", "query-first", f"From {names[nearest]}: where can I get in {minutes:.0f} minutes?", times[nearest]),
         ("to", "query-second", f"To {names[nearest]}: who can reach me in {minutes:.0f} minutes?", times[:, nearest]),
     ):
-        index = askew.search.ExactIndex(learner, direction)
+        index = ExactIndex(learner, direction)
         index.add(places)
         index.save(output / f"index-{kind}", notes=notes | {"names": names})
         values, rows = index.search(here, len(places))
