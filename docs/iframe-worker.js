@@ -7,6 +7,7 @@ if (location.protocol === "file:") {
       frame.hidden = true;
       document.body.append(frame);
       const inside = frame.contentWindow;
+      const base = new URL(url, location);
       const waiting = [];
       this.send = (data) => waiting.push(data);
       inside.postMessage = (data) => this.dispatchEvent(new MessageEvent("message", { data }));
@@ -17,7 +18,7 @@ if (location.protocol === "file:") {
               () =>
                 new Promise((resolve, reject) => {
                   const script = inside.document.createElement("script");
-                  script.src = new URL(address, url);
+                  script.src = new URL(address, base);
                   script.onload = resolve;
                   script.onerror = reject;
                   inside.document.head.append(script);
@@ -25,7 +26,7 @@ if (location.protocol === "file:") {
             ),
           Promise.resolve()
         );
-      inside.importScripts(url).then(() => {
+      inside.importScripts(base).then(() => {
         this.send = (data) => inside.dispatchEvent(new MessageEvent("message", { data }));
         waiting.forEach(this.send);
       });
