@@ -376,7 +376,7 @@ def wrapped(cell: str, inner: Divergence) -> Divergence:
 def test_table_of_wrappers_is_true() -> None:
     rows = table_rows((ROOT / "docs/choosing.md").read_text("utf-8"), "Wrappers")
     assert len(rows) == 10
-    for cell, _, symmetric, triangle, _ in rows:
+    for cell, _, symmetric, triangle in rows:
         name = cell.strip("`").partition("(")[0]
         of_bregman = name in {"Drift", "Jensen", "GeneralizedSymmetrized", "Dual"}
         bases = ("nbd",) if of_bregman else ("nbd", "iqe", "mahalanobis-norm")
