@@ -1,4 +1,4 @@
-"""Draw every picture of docs/plots.md.
+"""Draw every picture of docs/plots.md and docs/gallery.md, on a light and on a dark background.
 
 python examples/pictures.py                       # into docs/pictures, in less than a minute
 python examples/pictures.py --out /tmp/pictures   # elsewhere
@@ -171,6 +171,13 @@ PICTURES: dict[str, Callable[[], Figure]] = {
 }
 
 
+# Colours of the dark pictures: those of the pages when they are dark.
+DARK = {
+    **dict.fromkeys(("figure.facecolor", "axes.facecolor", "savefig.facecolor"), "#1e2129"),
+    **dict.fromkeys(("text.color", "axes.labelcolor", "axes.edgecolor", "xtick.color", "ytick.color"), "#d5d7e0"),
+}
+
+
 # ---------------------------------------------------------------------- program
 
 
@@ -201,7 +208,7 @@ def parse(arguments: Sequence[str] | None) -> argparse.Namespace:
 def main(arguments: Sequence[str] | None = None) -> None:
     options = parse(arguments)
     try:
-        checks.optional_import("matplotlib", "plot", "This example")
+        matplotlib = checks.optional_import("matplotlib", "plot", "This example")
         options.out.mkdir(parents=True, exist_ok=True)
     except (ImportError, OSError) as error:
         sys.exit(f"pictures.py: {error}")
@@ -209,9 +216,11 @@ def main(arguments: Sequence[str] | None = None) -> None:
     # The matrices are small: on a busy machine several threads wait for each other longer than they compute.
     torch.set_num_threads(1)
     for name in options.only or PICTURES:
-        path = options.out / f"{name}.png"
-        write(PICTURES[name](), path)
-        print(f"{path} ({path.stat().st_size / 1000:.0f} kB)", flush=True)
+        for ending, colours in (("", {}), ("-dark", DARK)):
+            path = options.out / f"{name}{ending}.png"
+            with matplotlib.rc_context(colours):
+                write(PICTURES[name](), path)
+            print(f"{path} ({path.stat().st_size / 1000:.0f} kB)", flush=True)
 
 
 if __name__ == "__main__":

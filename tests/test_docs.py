@@ -102,13 +102,13 @@ def test_measured_purities_are_those_of_the_results() -> None:
             found[row["setting"], row["method"]].append(row["scores"]["purity"])
     text = (DOCS / "choosing.md").read_text("utf-8")
     for noise in ("exponential", "multinomial", "Gaussian"):
-        (line,) = re.findall(rf"^\| clusters of {noise} noise \|.*$", text, re.MULTILINE)
+        (line,) = re.findall(rf"^\| {noise} clusters, purity \|.*$", text, re.MULTILINE)
         shown = [float(cell) for cell in re.findall(r"\d\.\d{3}", line)]
         methods = ("euclidean", "mahalanobis", "nbd")
         # The table rounds; half a unit of its last digit, and what binary fractions add.
         assert shown == pytest.approx([mean(found[noise.lower(), name]) for name in methods], abs=5.01e-4)
     oracle = [mean(found[noise, "oracle"]) for noise in ("exponential", "multinomial", "gaussian")]
-    told = re.search(r"has (\d\.\d+), (\d\.\d+) and (\d\.\d+) in the last three rows", " ".join(text.split()))
+    told = re.search(r"reaches (\d\.\d+), (\d\.\d+) and (\d\.\d+) on the last three tasks", " ".join(text.split()))
     assert told is not None
     assert [float(figure) for figure in told.groups()] == pytest.approx(oracle, abs=5.01e-4)
 

@@ -454,11 +454,13 @@ def test_distributed_data_parallel_takes_the_same_step(make_one: Callable[[], Di
 
 
 def table() -> str:
-    """Return the table of docs/transforms.md."""
-    lines = [f"| divergence | {' | '.join(COLUMNS)} | notes |", f"|{'---|' * (len(COLUMNS) + 2)}"]
+    """Return the table of docs/transforms.md: one row for all that have the same answers and notes."""
+    rows: dict[tuple[str, ...], list[str]] = {}
     for label in LABELS:
         cells = ["no" if column in UNSUPPORTED.get(label, ()) else "yes" for column in COLUMNS]
-        lines.append(" ".join(["|", " | ".join([OTHERS.get(label, f"`{label}`"), *cells, NOTES.get(label, "")]), "|"]))
+        rows.setdefault((*cells, NOTES.get(label, "")), []).append(OTHERS.get(label, f"`{label}`"))
+    lines = [f"| divergence | {' | '.join(COLUMNS)} | notes |", f"|{'---|' * (len(COLUMNS) + 2)}"]
+    lines += [f"| {', '.join(names)} | {' | '.join(cells)} |" for cells, names in rows.items()]
     return "\n".join(line.replace("|  |", "| |") for line in lines)
 
 

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from askew import checks
 from askew.plot.frame import FIRST, SECOND, make_axes, mark, place_legend, set_axes, view_limits
-from askew.plot.grid import Grid
+from askew.plot.grid import Grid, ink
 from askew.plot.plane import Floats, Plane, as_rows
 from askew.plot.scene import SIDES, Scene
 
@@ -108,7 +108,7 @@ def balls(
                     grid.fill(ax, values, [min(lowest, 0.0) - radius, radius], colors=COLOURS[kind], alpha=0.08)
         label = f"{NAMES[kind]} = {', '.join(f'{radius:.3g}' for radius in heights)}"
         grid.draw(ax, lines, label, color=COLOURS[kind], linestyle=STYLES[kind], linewidth=1.8, zorder=2.5)
-    mark(ax, coordinates, places, "centre c")
+    mark(ax, coordinates, places, ink(ax), "centre c")
     if legend:
         place_legend(ax, len(sides) + 1)
     return ax

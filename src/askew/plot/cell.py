@@ -13,7 +13,7 @@ from torch import Tensor
 from askew import checks
 from askew.divergences import split_encoder
 from askew.plot.frame import CYCLE, make_axes, place_legend, set_axes, view_limits
-from askew.plot.grid import INK, Grid
+from askew.plot.grid import Grid, ink
 from askew.plot.plane import Floats, Plane, as_rows
 from askew.plot.scene import Scene
 
@@ -92,6 +92,7 @@ def cells(
     grid = Grid(scene, view_limits(scene, limits, np.concatenate(seen) if seen else None), resolution)
     set_axes(ax, grid)
 
+    ground = ax.patch.get_facecolor()
     matrix = grid.evaluate(lambda uv: scene.matrix(uv, centres, side))
     edges: list[Floats] = []
     for i in range(len(centres)):
@@ -100,15 +101,15 @@ def cells(
             grid.fill(ax, lead, [-2 * FAR, 0.0], colors=CYCLE[i % len(CYCLE)], alpha=0.22)
             edges += grid.lines(lead, 0.0)
     label = "D(a, x) = D(b, x)" if dual else "D(x, a) = D(x, b)"
-    grid.draw(ax, edges, label, color=INK, linewidth=1.6, zorder=2.2)
+    grid.draw(ax, edges, label, color=ink(ax), linewidth=1.6, zorder=2.2)
     if data is not None and coordinates is not None:
         owners = scene.pairs(scene.given(data, "points", first=not dual), centres, side).argmin(1).cpu().numpy()
         for i in np.unique(owners):
             u, v = coordinates[owners == i].T
             colour, marker = CYCLE[i % len(CYCLE)], MARKERS[i % len(MARKERS)]
-            ax.scatter(u, v, s=20, color=colour, marker=marker, edgecolor="white", linewidths=0.5, zorder=2.4)
+            ax.scatter(u, v, s=20, color=colour, marker=marker, edgecolor=ground, linewidths=0.5, zorder=2.4)
     if places is not None:
-        ax.plot(*places.T, "X", label="centre", color=INK, markersize=11, markeredgecolor="white", zorder=3)
+        ax.plot(*places.T, "X", label="centre", color=ink(ax), markersize=11, markeredgecolor=ground, zorder=3)
     if legend:
         place_legend(ax, 2)
     return ax

@@ -12,7 +12,7 @@ from torch import Tensor
 from askew import checks
 from askew.divergences import Bregman
 from askew.plot.frame import make_axes, mark, set_axes, view_limits
-from askew.plot.grid import Grid
+from askew.plot.grid import INK, Grid
 from askew.plot.plane import Floats, Plane, as_rows
 from askew.plot.scene import Scene
 from askew.potentials import Potential
@@ -86,7 +86,7 @@ def levels(
     steps = _round_levels(values, checks.check_size(count, "count of levels"))
     grid.fill(ax, values, steps, cmap="Blues", extend="both", alpha=0.75)
     grid.draw_levels(ax, values, steps, signed=False)
-    mark(ax, coordinates, place)
+    mark(ax, coordinates, place, INK)
     return ax
 
 
@@ -161,7 +161,7 @@ def asymmetry(
     filled = grid.fill(ax, values, np.linspace(-end, end, 21), cmap="PuOr_r", extend="both")
     if not symmetric:
         grid.draw_levels(ax, values, np.round(np.linspace(-end, end, 11), 9)[1:-1], signed=True)
-    mark(ax, coordinates, place)
+    mark(ax, coordinates, place, INK)
     if colorbar:
         label, ticks = "(D(x, c) - D(c, x)) / (D(x, c) + D(c, x))", np.linspace(-end, end, 5)
         ax.figure.colorbar(filled, ax=ax, label=label, shrink=0.8, ticks=ticks).outline.set_visible(False)

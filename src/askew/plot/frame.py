@@ -8,7 +8,7 @@ import numpy as np
 
 from askew import checks
 from askew.checks import POSITIVE, REAL
-from askew.plot.grid import INK, Grid, part_in_domain
+from askew.plot.grid import Grid, ink, part_in_domain
 from askew.plot.plane import Floats, Plane
 from askew.plot.scene import Scene
 
@@ -84,7 +84,7 @@ def set_axes(ax: Axes, grid: Grid) -> None:
         edges = np.stack([polygon, np.roll(polygon, -1, 0)], 1)
         slacks = grid.scene.slacks(edges.mean(1)).min(1)
         on_edge = np.abs(slacks) < 1e-9 * (high - low).max()
-        grid.draw(ax, list(edges[on_edge]), color=INK, linewidth=1.0, zorder=1.5, clip_on=False)
+        grid.draw(ax, list(edges[on_edge]), color=ink(ax), linewidth=1.0, zorder=1.5, clip_on=False)
     if triangle:  # room for the names of the corners
         low, high = low - TRIANGLE_MARGIN * (high - low), high + TRIANGLE_MARGIN * (high - low)
     ax.set_xlim(low[0], high[0])
@@ -107,12 +107,12 @@ def _draw_corners(ax: Axes, plane: Plane) -> None:
         ax.text(u, v, f"$x_{i + 1} = 1$", ha="center", va="bottom" if v > corners.mean() else "top")
 
 
-def mark(ax: Axes, points: Floats | None, places: Floats | None, label: str | None = None) -> None:
+def mark(ax: Axes, points: Floats | None, places: Floats | None, colour: str, label: str | None = None) -> None:
     """Show data as small dots and places as crosses."""
     if points is not None:
-        ax.scatter(points[:, 0], points[:, 1], s=9, color=INK, alpha=0.6, linewidths=0, zorder=2.2)
+        ax.scatter(points[:, 0], points[:, 1], s=9, color=colour, alpha=0.6, linewidths=0, zorder=2.2)
     if places is not None:
-        ax.plot(*places.T, "+", color=INK, markersize=9, markeredgewidth=1.6, label=label, zorder=3)
+        ax.plot(*places.T, "+", color=colour, markersize=9, markeredgewidth=1.6, label=label, zorder=3)
 
 
 def place_legend(ax: Axes, columns: int) -> None:

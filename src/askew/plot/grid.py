@@ -14,7 +14,7 @@ from askew.plot.scene import Scene
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
-INK = "#222222"
+INK, PALE_INK = "#222222", "#e6e6e6"
 
 
 class Grid:
@@ -83,6 +83,11 @@ class Grid:
         patches = checks.optional_import("matplotlib.patches", "plot", "askew.plot")
         artist.set_clip_path(patches.Polygon(self.polygon, transform=ax.transData))
         return artist
+
+
+def ink(ax: Axes) -> str:
+    """Return the colour of lines and marks that stands out from the background of the axes."""
+    return INK if sum(ax.patch.get_facecolor()[:3]) > 1.5 else PALE_INK
 
 
 def part_in_domain(scene: Scene, limits: Sequence[float]) -> Floats:
