@@ -144,8 +144,8 @@ def test_kept_folds_are_of_the_same_items_and_judgements(change: str, tmp_path: 
     assert any("from an earlier run" in note for note in board.notes) == (change == "nothing")
 
 
-def test_tables_of_other_columns_have_no_plain_baseline(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    words = [*files(tmp_path, columns="xyz"), "--divergence", "nbd", "--folds", "2", "--steps", "20", "--jobs", "1"]
-    code, text, _ = run(capsys, "compare", *words, "-o", tmp_path / "out", "--json")
-    assert code == 0
-    assert {one["divergence"] for one in json.loads(text)["leaderboard"]} == {"nbd", "random order"}
+def test_sides_of_other_features_have_no_plain_baseline() -> None:
+    task = Clicks(QUERIES[:, :2], (ITEMS, np.stack([np.repeat(np.arange(60), 5), NEAREST.ravel()], 1)))
+    board = compare_task(task, ["nbd"], folds=2, steps=5, jobs=1)
+    assert [one.name for one in board.standings if not one.problem] == [one.name for one in board.standings]
+    assert {one.name for one in board.standings} == {"nbd", "random order"}
