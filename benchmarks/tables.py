@@ -17,8 +17,8 @@ import json
 import os
 import subprocess
 import sys
+import tempfile
 import time
-from collections.abc import Callable
 from concurrent.futures import ProcessPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -73,15 +73,15 @@ def load(name: str) -> tuple[NDArray[Any], NDArray[Any]]:
     return table.points, table.labels
 
 
-def evaluate(method: str, name: str, split: int, clock: Callable[[], float] = time.perf_counter) -> Result:
+def evaluate(method: str, name: str, split: int) -> Result:
     """Return MAP, AUC, seconds of the fit and what was chosen, for one split of one table."""
     torch.set_num_threads(int(os.environ["OMP_NUM_THREADS"]))
     points, classes = load(name)
     rows, queries = train_test_split(np.arange(len(classes)), test_size=0.2, random_state=split)
     learner = askew.DivergenceLearner(**METHODS[method], random_state=split, progress=False)
-    started = clock()
+    started = time.perf_counter()
     learner.fit(points[rows], classes[rows])
-    seconds = clock() - started
+    seconds = time.perf_counter() - started
     matrix = learner.pairwise(points[queries], points[rows])
     labels = classes[queries], classes[rows]
     return metrics.mean_average_precision(matrix, *labels), metrics.auc(matrix, *labels), seconds, learner.choice_
@@ -115,35 +115,51 @@ def show(found: dict[tuple[str, str], list[Result]], methods: list[str], tables:
             )
 
 
-def serve() -> None:
-    """Answer each line of the input, a table and a split, by a result of the defaults in seconds of the processor."""
-    for line in sys.stdin:
-        name, split = line.split()
-        print(json.dumps(evaluate(DEFAULT, name, int(split), time.process_time)), flush=True)
+# What a worker of a checkout does: only with names that all commits have.
+WORKER = """
+import sys, time
+import numpy, torch, askew
+torch.set_num_threads(1)
+for line in sys.stdin:
+    file, seed = line.split()
+    data = numpy.load(file)
+    learner = askew.DivergenceLearner(random_state=int(seed), progress=False)
+    started = time.process_time()
+    learner.fit(data["points"], data["labels"])
+    seconds = time.process_time() - started
+    numpy.save(file + ".npy", learner.pairwise(data["queries"], data["points"]))
+    print(seconds, flush=True)
+"""
+
+
+def ask(worker: Any, name: str, split: int, folder: str) -> tuple[float, float]:
+    """Return MAP and seconds of the processor of the defaults of a worker, for one split of one table."""
+    points, classes = load(name)
+    rows, queries = train_test_split(np.arange(len(classes)), test_size=0.2, random_state=split)
+    file = os.path.join(folder, "split.npz")
+    np.savez(file, points=points[rows], labels=classes[rows], queries=points[queries])
+    worker.stdin.write(f"{file} {split}\n")
+    worker.stdin.flush()
+    seconds = float(worker.stdout.readline())
+    return metrics.mean_average_precision(np.load(file + ".npy"), classes[queries], classes[rows]), seconds
 
 
 def show_against(checkout: Path, tables: list[str], splits: int) -> None:
     """Print seconds and MAP of the defaults in another checkout and in this one, which take turns."""
     workers = []
     for root in (checkout.resolve(), Path(__file__).resolve().parents[1]):
-        paths = os.pathsep.join(str(root / folder) for folder in ("src", "paper/src"))
         pipes: dict[str, Any] = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "text": True}
-        workers.append(
-            subprocess.Popen([sys.executable, __file__, "--serve"], env={**os.environ, "PYTHONPATH": paths}, **pipes)
-        )
+        environment = {**os.environ, "PYTHONPATH": str(root / "src")}
+        workers.append(subprocess.Popen([sys.executable, "-c", WORKER], env=environment, **pipes))
     print("| table | seconds there | here | ratio | MAP there | here | difference |\n" + "|---" * 7 + "|")
     for name in tables:
-        results: list[list[Result]] = [[], []]
-        for split in range(splits):
-            for worker, found in zip(workers, results, strict=True):
-                worker.stdin.write(f"{name} {split}\n")
-                worker.stdin.flush()
-                found.append(tuple(json.loads(worker.stdout.readline())))
-        there, here = (np.array([result[:3] for result in found]) for found in results)
-        (old, new), differences = (np.median(each[:, 2]) for each in (there, here)), here[:, 0] - there[:, 0]
+        with tempfile.TemporaryDirectory() as folder:
+            results = [[ask(worker, name, split, folder) for worker in workers] for split in range(splits)]
+        there, here = np.array(results).swapaxes(0, 1)
+        (old, new), differences = (np.median(each[:, 1]) for each in (there, here)), here[:, 0] - there[:, 0]
         spread = f" ±{differences.std(ddof=1) / splits**0.5:.3f}" if splits > 1 else ""
         print(
-            f"| {name} | {old:.2f} | {new:.2f} | {np.median(there[:, 2] / here[:, 2]):.1f} | {there[:, 0].mean():.4f}"
+            f"| {name} | {old:.2f} | {new:.2f} | {np.median(there[:, 1] / here[:, 1]):.1f} | {there[:, 0].mean():.4f}"
             f" | {here[:, 0].mean():.4f} | {differences.mean():+.4f}{spread} |",
             flush=True,
         )
@@ -162,11 +178,7 @@ def main() -> None:
     )
     parser.add_argument("--time", action="store_true", help="only time DivergenceLearner() on each table, all cores")
     parser.add_argument("--against", type=Path, help="compare with another checkout: ratio of seconds and MAP")
-    parser.add_argument("--serve", action="store_true", help=argparse.SUPPRESS)
     arguments = parser.parse_args()
-    if arguments.serve:
-        serve()
-        return
     if arguments.against:
         show_against(arguments.against, arguments.tables, arguments.splits)
         return

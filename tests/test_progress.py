@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import io
+import itertools
 import multiprocessing
 import sys
 from typing import Any
 
 import pytest
 
-from askew._progress import progress_bar
+from askew._progress import progress_bar, remaining
 
 
 class Terminal(io.StringIO):
@@ -100,3 +101,13 @@ def test_two_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
         outer(3)
     assert "inner" in stream.getvalue()
     assert "outer" in stream.getvalue()
+
+
+def test_the_estimate_of_time_does_not_jump_where_steps_differ() -> None:
+    times = [1.0, 1.0, 1.0, 9.0, 1.0, 1.0, 9.0, 1.0]
+    done = [sum(times[: k + 1]) for k in range(len(times))]
+    totals = [at + float(remaining(at, at, k + 1, len(times) - k - 1) or 0) for k, at in enumerate(done)]
+    assert max(abs(after - before) for before, after in itertools.pairwise(totals)) <= 2 * max(times)
+    assert totals[-1] == sum(times)
+    assert remaining(5.0, 0.0, 0, 8) is None  # nothing is known before the first step
+    assert remaining(30.0, 10.0, 1, 1) == 0.0

@@ -6,6 +6,7 @@ import contextlib
 import multiprocessing
 import sys
 from collections.abc import Callable, Iterator
+from datetime import timedelta
 
 __all__ = ["progress_bar"]
 
@@ -43,6 +44,13 @@ def progress_bar(
     # Imported here: most work is done without a bar.
     from rich import progress
     from rich.console import Console
+    from rich.text import Text
+
+    class Remaining(progress.ProgressColumn):
+        def render(self, task: progress.Task) -> Text:
+            taken, left = task.completed - done, total - task.completed
+            seconds = remaining(task.elapsed or 0.0, task.fields["since"], taken, left)
+            return Text("-:--:--" if seconds is None else str(timedelta(seconds=round(seconds))))
 
     columns: list[progress.ProgressColumn] = [
         progress.TextColumn("{task.description}"),
@@ -51,8 +59,24 @@ def progress_bar(
     ]
     if value:
         columns.append(progress.TextColumn("{task.fields[number]}"))
-    columns.append(progress.TimeRemainingColumn())
+    columns.append(Remaining())
     console = Console(stderr=True)
     with progress.Progress(*columns, console=console, transient=console.is_terminal) as bar:
-        task = bar.add_task(what, total=total, completed=done, number="")  # none is known before the first step
-        yield lambda step, number=0.0: bar.update(task, completed=step, number=f"{value} {number:.4g}")
+        task = bar.add_task(what, total=total, completed=done, number="", since=0.0)  # no number before the first step
+        yield lambda step, number=0.0: bar.update(
+            task, completed=step, number=f"{value} {number:.4g}", since=bar.tasks[0].elapsed
+        )
+
+
+def remaining(elapsed: float, since: float, taken: float, left: float) -> float | None:
+    """Return an estimate of the seconds that are left: steps take as long as all steps so far did on average.
+
+    A mean of the last few steps would jump where steps differ. ``since`` is when the last step was done: from then on
+    the estimate counts down.
+
+    Examples
+    --------
+    >>> remaining(elapsed=12.0, since=10.0, taken=5, left=3)
+    4.0
+    """
+    return None if taken <= 0 else max(0.0, since / taken * left - (elapsed - since))

@@ -1,4 +1,4 @@
-"""``askew learn --relevance``: clicks between two tables."""
+"""``--relevance`` of learn and compare: clicks between two tables."""
 
 from __future__ import annotations
 
@@ -12,6 +12,8 @@ import pytest
 
 import askew
 from askew.cli import main
+from askew.cli.comparison import compare_task
+from askew.cli.tasks import Clicks
 
 RANDOM = np.random.default_rng(0)
 QUERIES, ITEMS = RANDOM.normal(size=(60, 3)), RANDOM.normal(size=(150, 3))
@@ -111,3 +113,39 @@ def test_words_that_do_not_fit(tmp_path: Path, capsys: pytest.CaptureFixture[str
         code, _, err = run(capsys, "learn", *given)
         assert code != 0
         assert match in err
+
+
+def test_compares_on_held_out_queries(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    out = tmp_path / "out"
+    words = [*files(tmp_path, ids=True), "--divergence", "mahalanobis", "--folds", "2", "--steps", "40", "--jobs", "1"]
+    code, text, err = run(capsys, "compare", *words, "-o", out, "--json")
+    assert (code, err) == (0, "")
+    found = json.loads(text)
+    scores = {one["divergence"]: one["scores"]["ndcg"]["mean"] for one in found["leaderboard"]}
+    assert set(scores) == {"mahalanobis", "euclidean", "euclidean+mlp", "cosine", "random order"}
+    assert scores["mahalanobis"] > max(scores["euclidean"], scores["cosine"]) + 0.1
+    assert min(scores["euclidean"], scores["cosine"]) > scores["random order"]
+    assert isinstance(askew.load(out / "model"), askew.RelevanceLearner)
+    assert max(found["importance"], key=found["importance"].get) == "a"  # only the first feature counts
+    assert "NDCG@10" in (out / "report.html").read_text()
+    assert run(capsys, "index", out, tmp_path / "items.csv", "--kind", "exact", "-o", tmp_path / "index")[0] == 0
+
+
+@pytest.mark.parametrize("change", ["items", "grades", "nothing"])
+def test_kept_folds_are_of_the_same_items_and_judgements(change: str, tmp_path: Path) -> None:
+    clicks, items = np.stack([np.repeat(np.arange(60), 5), NEAREST.ravel(), np.ones(300)], 1), ITEMS.copy()
+    settings: dict[str, Any] = {"folds": 2, "steps": 3, "jobs": 1, "keep": tmp_path / "folds"}
+    compare_task(Clicks(QUERIES, (items, clicks)), ["euclidean"], **settings)
+    if change == "items":
+        items[7, 1] += 1
+    elif change == "grades":
+        clicks[7, 2] = 2
+    board = compare_task(Clicks(QUERIES, (items, clicks)), ["euclidean"], **settings)
+    assert any("from an earlier run" in note for note in board.notes) == (change == "nothing")
+
+
+def test_sides_of_other_features_have_no_plain_baseline() -> None:
+    task = Clicks(QUERIES[:, :2], (ITEMS, np.stack([np.repeat(np.arange(60), 5), NEAREST.ravel()], 1)))
+    board = compare_task(task, ["nbd"], folds=2, steps=5, jobs=1)
+    assert [one.name for one in board.standings if not one.problem] == [one.name for one in board.standings]
+    assert {one.name for one in board.standings} == {"nbd", "random order"}

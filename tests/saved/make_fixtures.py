@@ -1,6 +1,7 @@
-"""How the files in ``0.1.0`` came about: run once, with the version that the folder is named by, and never again.
+"""How the files in ``0.1.0`` and ``0.2.0`` came about: run once, before the version of the folder, and never again.
 
-    python tests/saved/make_fixtures.py
+    python tests/saved/make_fixtures.py          # 0.1.0, with all that there was
+    python tests/saved/make_fixtures.py 0.2.0    # what is new in 0.2.0
 
 A later version adds a folder of its own and leaves the older ones alone.
 """
@@ -469,13 +470,34 @@ def names_on_disk(folder: Path) -> dict[str, list[str]]:
     }
 
 
+def new_estimators() -> Iterator[tuple[str, Any]]:
+    """Estimators that 0.1.0 did not have."""
+    x, labels, _ = table()
+    fast: dict[str, Any] = {"steps": 5, "random_state": 0, "progress": False}
+    pairs, similar = np.stack([x, np.roll(x, 1, 0)], 1), np.where(np.roll(labels, 1) == labels, 1, -1)
+    similar[::2], pairs[::2, 1] = 1, x[::2] + 0.1
+    yield "estimators/similar", askew.PairClassifier(small(), None, **fast).fit(pairs, similar)
+    clicks = np.stack([np.arange(24), np.roll(np.arange(24), 1)], 1)
+    yield "estimators/relevance", askew.RelevanceLearner("drift", "two-sided", **fast).fit(x, x[::-1], clicks)
+
+
 def main() -> None:
-    folder = Path(__file__).parent / askew.__version__
+    version = sys.argv[1] if len(sys.argv) > 1 else askew.__version__
+    folder = Path(__file__).parent / version
     assert not folder.exists(), folder
     folder.mkdir()
     torch.manual_seed(0)
     expected: dict[str, np.ndarray[Any, Any]] = {}
     texts: dict[str, Any] = {}
+    if version == "0.2.0":
+        for name, estimator in new_estimators():
+            askew.save(estimator, folder / name)
+            texts[name], kept = stored(askew.load(folder / name))  # embeddings are no part of the file
+            parts = {"in": of_estimator(), "kept": kept, "out": computed(estimator, of_estimator())}
+            expected |= {f"{name}:{part}:{key}": value for part, some in parts.items() for key, value in some.items()}
+        np.savez_compressed(folder / "expected.npz", **expected)
+        (folder / "expected.json").write_text(json.dumps(texts, indent=1) + "\n")
+        return
 
     def keep(name: str, saved: Any, inputs: dict[str, np.ndarray[Any, Any]]) -> None:
         texts[name], arrays = stored(saved)

@@ -17,9 +17,10 @@ from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 
 import askew
-from askew import encoders, losses
+from askew import checks, encoders, losses
 from askew.divergences import CATALOGUE, Embedded, make
 from askew.encoders import MLP, Standardize
+from askew.search import ExactIndex
 
 DEVICE = torch.device("meta")
 
@@ -119,3 +120,17 @@ def test_learners_train_there_and_keep_their_model_in_main_memory(device: torch.
     learner = askew.DivergenceLearner("drift", None, **settings).fit(pairs[:, 0], labels)
     assert regressor.predict(pairs).shape == (60,)
     assert learner.kneighbors(pairs[:5, 0])[1].shape == (5, 5)
+
+
+@pytest.mark.parametrize("name", ["nbd", "drift", "deepnorm"])
+def test_indexes_and_k_means_refuse_weights_without_numbers(name: str) -> None:
+    points, model = torch.rand(20, 4), Embedded(MLP(4, 3), make(name, 3)).to(DEVICE)
+    for use in (ExactIndex, lambda model: askew.BregmanKMeans(2, divergence=model).fit(points)):
+        with pytest.raises(ValueError, match=r"weights hold numbers\. Got weights on the device meta"):
+            use(model)
+
+
+def test_k_means_refuses_a_divergence_on_a_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(checks, "device_of", lambda module: torch.device("cuda:0"))
+    with pytest.raises(ValueError, match=r"must be in main memory.* Got one on cuda:0 instead\. Move it with \.to"):
+        askew.BregmanKMeans(2, divergence=make("nbd", 4)).fit(torch.rand(20, 4))

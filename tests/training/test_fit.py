@@ -821,3 +821,20 @@ def test_masked_and_sparse_arrays_are_refused() -> None:
     sparse = torch.from_numpy(points).to_sparse()
     with pytest.raises(TypeError, match="must be a dense tensor"):
         askew.fit(askew.NeuralBregman(3), (sparse, labels), askew.losses.AllTriplets(), steps=1, progress=False)
+
+
+def test_compile_is_passed_to_torch(monkeypatch: pytest.MonkeyPatch) -> None:
+    compiled: list[Any] = []
+
+    def compile_(function: Any) -> Any:
+        compiled.append(function)
+        return function
+
+    monkeypatch.setattr(torch, "compile", compile_)
+    loss, histories = losses.Regression(), []
+    x, y = torch.rand(2, 30, 3)
+    for asked in (False, True):
+        torch.manual_seed(0)
+        histories.append(askew.fit(askew.make("nbd", 3), (x, y, x.sum(1)), loss, steps=3, seed=0, compile=asked))
+    assert compiled == [loss.of]
+    assert histories[0]["loss"] == histories[1]["loss"]

@@ -82,8 +82,8 @@ class Leaderboard:
         The score that decides.
     headings : dict
         Heading and digits of each score.
-    trivial : str
-        Name of the baseline that does not look at the points.
+    trivial : tuple of str
+        Names of the baselines that are no model, such as one that does not look at the points.
 
     Examples
     --------
@@ -104,11 +104,11 @@ class Leaderboard:
     notes: tuple[str, ...] = ()
     by: str = "map"
     headings: Mapping[str, tuple[str, int]] = field(default_factory=lambda: SCORES)
-    trivial: str = ""
+    trivial: tuple[str, ...] = ()
 
     @property
     def _learned(self) -> list[Standing]:
-        return [one for one in self.standings if not one.problem and one.name != self.trivial]
+        return [one for one in self.standings if not one.problem and one.name not in self.trivial]
 
     @property
     def best(self) -> Standing:
@@ -152,11 +152,12 @@ class Leaderboard:
             text += (
                 f" That is {gain:.3f} above euclidean, {more} than the spread of this gain over folds ({spread:.3f})."
             )
-        encoded, guess = self.named(ENCODED), self.named(self.trivial)
+        encoded = self.named(ENCODED)
         if encoded is not None and best.name not in (PLAIN, ENCODED):
             text += f" Euclidean behind an encoder has {encoded.mean(self.by):.3f}."
-        if guess is not None and not _is_clear(*self._difference(best, guess)):
-            text += f" It is not clearly better than {guess.name}, which has {guess.mean(self.by):.3f}."
+        for guess in filter(None, map(self.named, self.trivial)):
+            if not _is_clear(*self._difference(best, guess)):
+                text += f" It is not clearly better than {guess.name}, which has {guess.mean(self.by):.3f}."
         return text
 
     def cells(self, clear: str) -> list[list[tuple[str, str | None]]]:

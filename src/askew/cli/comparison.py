@@ -122,8 +122,8 @@ def compare_task(
         checks.check_name(name, CATALOGUE, "name of a divergence")
     by = checks.check_name(by or task.deciding[0], task.deciding, "by of compare")
     parts = task.folds(folds, random_state)
-    names = list(dict.fromkeys((PLAIN, ENCODED, *divergences)))
-    outcomes: dict[str, dict[int, Standing]] = {task.trivial: {}, **{name: {} for name in names}}
+    names = list(dict.fromkeys((*task.baselines, *divergences)))
+    outcomes: dict[str, dict[int, Standing]] = {name: {} for name in (*task.trivial, *names)}
 
     def finish(name: str, fold: int, outcome: Standing) -> None:
         outcomes[name][fold] = outcome
@@ -149,8 +149,9 @@ def compare_task(
     while works and works[0][1] == PLAIN:  # takes no time, so the bar does not count it
         take(_judge(*works.pop(0)))
     for fold, part in enumerate(parts):
-        guess = task.guess(*part) | {"seconds": 0.0}
-        finish(task.trivial, fold, Standing(task.trivial, {score: (guess[score],) for score in task.headings}))
+        for name, guess in zip(task.trivial, task.guesses(*part), strict=True):
+            scores = guess | {"seconds": 0.0}
+            finish(name, fold, Standing(name, {score: (scores[score],) for score in task.headings}))
     total, slowest = len(works), 0.0
     if jobs is not None:
         checks.check_size(jobs, "jobs of compare")
@@ -166,7 +167,7 @@ def compare_task(
             for number, outcome in enumerate(parallel(joblib.delayed(_judge)(*work) for work in works)):
                 take(outcome)
                 move(total - len(works) + number + 1)
-    standings = [_merged(outcomes[name]) for name in (*names, task.trivial)]
+    standings = [_merged(outcomes[name]) for name in (*names, *task.trivial)]
     standings.sort(key=lambda one: (bool(one.problem), -one.mean(by) if not one.problem else 0.0))
     failed = [one for one in standings if one.problem]
     if len(failed) == len(names):
@@ -236,6 +237,8 @@ def _digest(task: Task, *settings: object) -> str:
     digest = hashlib.sha256(repr((io.version(), type(task).__name__, task.bins, settings)).encode())
     digest.update(repr(task.points.shape).encode() + np.ascontiguousarray(task.points).tobytes())
     digest.update(json.dumps(task.truth.tolist()).encode())
+    for array in task.content():
+        digest.update(repr((array.shape, array.dtype.str)).encode() + np.ascontiguousarray(array).tobytes())
     return digest.hexdigest()
 
 

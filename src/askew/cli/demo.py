@@ -136,7 +136,7 @@ def _demo(
     board = compare_task(task, METHODS, jobs=jobs, **settings)
     lines = []
     for one in board.standings:
-        made = None if one.name == board.trivial else make(one.name.partition("+")[0], 2)
+        made = None if one.name in board.trivial else make(one.name.partition("+")[0], 2)
         kind = "-" if made is None else "symmetric" if made.symmetric else "asymmetric"
         scores = "failed" if one.problem else f"{100 * one.mean('direction'):.0f} %"
         lines.append((one.name, kind, f"{one.mean('r2'):.3f}", scores))

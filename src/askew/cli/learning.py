@@ -32,6 +32,9 @@ def _compare(
     target: options.Target = None,
     bins: options.Bins = None,
     triplets: options.TripletTable = None,
+    relevance: options.Relevance = None,
+    queries: options.Queries = None,
+    items: options.Items = None,
     dataset: options.Dataset = None,
     divergence: Annotated[str, typer.Option(metavar="usual|all|NAME,...", help="Divergences to compare.")] = "usual",
     by: Annotated[str | None, typer.Option(help="Score that decides.", show_default="the first one printed")] = None,
@@ -54,12 +57,13 @@ def _compare(
 ) -> None:
     """Find the best divergence for a table.
 
-    Learns from classes, numbers, pairs or triplets. Prints a leaderboard with baselines, and writes the best model and
-    a report. A second run with the same settings goes on from the folds that an interrupted one has finished.
+    Learns from classes, numbers, pairs, triplets or clicks. Prints a leaderboard with baselines, and writes the best
+    model and a report. A second run with the same settings goes on from the folds that an interrupted one has finished.
     """
-    given = {"--label": label, "--target": target, "--pairs": pairs, "--triplets": triplets}
+    tables = {"--pairs": pairs, "--triplets": triplets, "--relevance": relevance}
+    given: dict[str, Any] = {"--label": label, "--target": target, **tables}
     kind = options.kind_of(given, dataset) if any(given.values()) else "--label"
-    options.check_source(file, dataset)
+    options.check_inputs(file, dataset, tables | {"--queries": queries, "--items": items})
     options.check_bins(bins, kind)
     names = options.divergence_names(divergence, kind)
     if folds < 2:
@@ -69,12 +73,17 @@ def _compare(
     from askew import io
     from askew.cli import inputs, tasks
     from askew.cli.comparison import compare_task, held_out, importance, settings_of
+    from askew.cli.relevance import read_relevance
     from askew.cli.report import write_comparison
     from askew.cli.supervision import read_supervised
 
     choices = {"drop": drop, "keep": keep, "category": category, "number": number, "date": date, "na": na}
     column = label if kind == "--label" else target
-    data = read_supervised(kind, file, dataset, no_header, column, pairs or triplets, name, json, **choices)
+    data: Any
+    if relevance is not None and queries is not None and items is not None:
+        data = read_relevance((relevance, queries, items), name, json, **choices)
+    else:
+        data = read_supervised(kind, file, dataset, no_header, column, pairs or triplets, name, json, **choices)
     io.writable_folder(output, "-o")  # fails now, not after the training
     inputs.tell_replaced([output / MODEL / inputs.MODEL_FILE, output / REPORT], json)
     whole = tasks.KINDS[kind](data.points, data.truth, bins)
@@ -98,8 +107,8 @@ def _compare(
     io.save(learner, output / MODEL, notes=notes)
     fold = held_out(task, best, **settings)
     drops = importance(task, fold, inputs.features_of(data.columns), seed)
-    source = str(dataset or file)
-    whence = next(iter(data.kept.values()), pairs or triplets)
+    source = str(dataset or file or relevance)
+    whence = data.kept.get(inputs.LABELS, given[kind])
     given_settings = settings | {"steps": "by the table" if steps is None else steps}
     report = write_comparison(
         output / REPORT,
@@ -160,11 +169,9 @@ def _learn(
     target: options.Target = None,
     bins: options.Bins = None,
     triplets: options.TripletTable = None,
-    relevance: Annotated[
-        Path | None, typer.Option(help="Table of clicks: query, item[, grade], with --queries and --items.")
-    ] = None,
-    queries: Annotated[Path | None, typer.Option(help="Table of queries, in place of TABLE.")] = None,
-    items: Annotated[Path | None, typer.Option(help="Table of items, in place of TABLE.")] = None,
+    relevance: options.Relevance = None,
+    queries: options.Queries = None,
+    items: options.Items = None,
     dataset: options.Dataset = None,
     divergence: Annotated[
         str | None,
@@ -192,15 +199,8 @@ def _learn(
     divergence = divergence or ("nbd" if pairs is None and relevance is None else "auto")
     check_name(divergence, ("auto", *options.LEARNED, *options.CLOSED), "--divergence")
     check_name(encoder, ("auto", "none", "mlp", "two-sided"), "--encoder")
-    if relevance is None:
-        options.check_source(file, dataset)
-    elif file is not None or dataset is not None or queries is None or items is None:
-        got = "TABLE" if file is not None or dataset is not None else "only one of them or none"
-        raise ValueError(message("input with --relevance", "--queries FILE and --items FILE", got))
+    options.check_inputs(file, dataset, tables | {"--queries": queries, "--items": items})
     options.check_bins(bins, kind)
-    for option, path in (tables | {"--queries": queries, "--items": items}).items():
-        if path is not None:
-            options.check_file(path, option)
     from askew import io
     from askew.cli import inputs
     from askew.cli.supervision import read_supervised
@@ -218,10 +218,10 @@ def _learn(
     inputs.tell_replaced([output / inputs.MODEL_FILE], json)
     chosen = {"drop": drop, "keep": keep, "category": category, "number": number, "date": date, "na": na}
     if relevance is not None and queries is not None and items is not None:
-        from askew.cli.relevance import learn_relevance
+        from askew.cli.relevance import learn_relevance, read_relevance
 
-        paths = relevance, queries, items
-        learned = learn_relevance(paths, output, settings, name=name, quiet=json, **chosen)
+        clicked = read_relevance((relevance, queries, items), name, json, **chosen)
+        learned = learn_relevance(clicked, output, settings)
         if json:
             told = {"model": str(output), "divergence": divergence, "choice": learned.learner.choice_}
             print_json(

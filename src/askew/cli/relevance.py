@@ -1,4 +1,4 @@
-"""``askew learn --relevance``: two tables and the clicks between them."""
+"""``--relevance`` of learn and compare: two tables and the clicks between them."""
 
 from __future__ import annotations
 
@@ -41,16 +41,32 @@ class Learned:
         return "NDCG@10 on held-out queries: " + ", ".join(f"{name} {score:.3f}" for name, score in self.scores.items())
 
 
-def learn_relevance(
+@dataclass(frozen=True)
+class Clicked:
+    """Queries, items and judgements as numbers; how their tables are encoded, notes for the model and for people."""
+
+    points: NDArray[np.float64]
+    items: NDArray[np.float64]
+    judgements: NDArray[np.float64]
+    columns: Columns
+    item_columns: Columns
+    kept: dict[str, Any]
+    size: str
+    notes: list[str]
+
+    @property
+    def truth(self) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+        """What is known about the queries."""
+        return self.items, self.judgements
+
+
+def read_relevance(
     paths: tuple[Path, Path, Path],
-    folder: Path,
-    settings: dict[str, Any],
-    *,
     name: str | None = None,
     quiet: bool = False,
     **choices: Sequence[str] | None,
-) -> Learned:
-    """Learn from files of clicks, queries and items, save the model, and score it on queries that it has not seen.
+) -> Clicked:
+    """Read files of clicks, queries and items, and print what became of their columns.
 
     ``choices`` are those of :func:`~askew.cli.inputs.fit_columns`; each is for the tables that have such a column.
     """
@@ -72,12 +88,22 @@ def learn_relevance(
     notes += inputs.condensed(columns.notes_)
     notes += () if shared else (f"queries: {note}" for note in inputs.condensed(of_queries.notes_))
     inputs.tell(notes, quiet)
-    first, second = of_queries.transform(queries), columns.transform(items)
     judgements = _judgements(clicks, names)
-    wanted = np.unique(judgements[judgements[:, 2] > 0, 0])
-    if len(wanted) < len(queries):
-        notes.append(f"{len(queries) - len(wanted)} queries without a relevant item")
+    without = len(queries) - len(np.unique(judgements[judgements[:, 2] > 0, 0]))
+    if without:
+        notes.append(f"{without} queries without a relevant item")
         inputs.tell(notes[-1:], quiet)
+    kept = {inputs.COLUMNS: columns.to_json()}
+    kept |= {} if shared else {inputs.QUERY_COLUMNS: of_queries.to_json()}
+    points = of_queries.transform(queries), columns.transform(items)
+    size = f"{len(queries)} queries, {len(items)} items, {len(judgements)} clicks"
+    return Clicked(*points, judgements, of_queries, columns, kept, size, notes)
+
+
+def learn_relevance(data: Clicked, folder: Path, settings: dict[str, Any]) -> Learned:
+    """Learn from clicks, save the model, and score it on queries that it has not seen."""
+    first, second, judgements = data.points, data.items, data.judgements
+    wanted = np.unique(judgements[judgements[:, 2] > 0, 0])
     held_out = wanted[:0]
     if len(wanted) >= ENOUGH:
         held_out = np.random.default_rng(settings["random_state"]).permutation(wanted)[: int(HELD_OUT * len(wanted))]
@@ -87,10 +113,9 @@ def learn_relevance(
     known = judgements[~asked]
     known[:, 0] = np.searchsorted(seen, known[:, 0])
     learner.fit(first[seen.astype(int)], second, known)
-    more = {} if shared else {inputs.QUERY_COLUMNS: of_queries.to_json()}
-    io.save(learner, folder, notes={inputs.COLUMNS: columns.to_json()} | more)
+    io.save(learner, folder, notes=data.kept)
     scores = _scores(learner, first, second, judgements[asked]) if len(held_out) else {}
-    return Learned(learner, columns, notes, scores)
+    return Learned(learner, data.item_columns, data.notes, scores)
 
 
 def _of_table(choices: dict[str, Sequence[str] | None], table: DataFrame, other: DataFrame) -> dict[str, Any]:
@@ -142,13 +167,13 @@ def _scores(
     asked, judgements = np.unique(judgements[:, 0]).astype(int), judgements.copy()
     judgements[:, 0] = np.searchsorted(asked, judgements[:, 0])
     grades = grades_of(judgements, len(asked), len(items), "--relevance")
-    for name, (first, second) in {
-        "cosine": (normalize(queries[asked]), normalize(items)),
-        "euclidean": (queries[asked], items),
-    }.items():
-        values = [
-            metrics.ndcg_at_k((second**2).sum(1)[None] - 2 * first[[row]] @ second.T, grades[[row]])
-            for row in range(len(asked))
-        ]
-        scores[name] = float(np.mean(values))
+    scores["cosine"] = euclidean_ndcg(normalize(queries[asked]), normalize(items), grades)
+    scores["euclidean"] = euclidean_ndcg(queries[asked], items, grades)
     return scores
+
+
+def euclidean_ndcg(queries: NDArray[Any], items: NDArray[Any], grades: Any) -> float:
+    """Return the mean NDCG@10 of queries that all have a relevant item, by their Euclidean distance from the items."""
+    lengths = (items**2).sum(1)[None]
+    values = [metrics.ndcg_at_k(lengths - 2 * queries[[k]] @ items.T, grades[[k]]) for k in range(len(queries))]
+    return float(np.mean(values))

@@ -1,24 +1,27 @@
-"""What divergences are compared on: classes, numbers, values of pairs, or triplets."""
+"""What divergences are compared on: classes, numbers, values of pairs, triplets, or clicks."""
 
 from __future__ import annotations
 
 import copy
 import warnings
 from abc import ABC, abstractmethod
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar
 
 import numpy as np
 import torch
 from numpy.typing import ArrayLike, NDArray
 from sklearn.model_selection import KFold, StratifiedKFold, train_test_split
+from sklearn.preprocessing import normalize
 
 from askew import checks, metrics
 from askew.cli import inputs, targets
-from askew.cli.board import SCORES
+from askew.cli.board import ENCODED, PLAIN, SCORES
+from askew.cli.relevance import euclidean_ndcg
 from askew.clustering.any_divergence import cluster_from_euclidean
 from askew.encoders import Standardize
-from askew.estimators import DivergenceLearner, PairRegressor, TripletLearner
+from askew.estimators import DivergenceLearner, PairRegressor, RelevanceLearner, TripletLearner
+from askew.estimators.judgements import grades_of
 
 Rows = NDArray[np.int64]
 Floats = NDArray[np.float64]
@@ -43,9 +46,10 @@ class Task(ABC):
         Remarks for people.
     """
 
-    # Heading and digits of each score, and the baseline that does not look at the points.
+    # Heading and digits of each score, the baselines that are learned, and those that are no model.
     headings: Mapping[str, tuple[str, int]]
-    trivial: ClassVar[str]
+    baselines: tuple[str, ...] = (PLAIN, ENCODED)
+    trivial: tuple[str, ...]
     rows: ClassVar[str] = "rows"
     # Most rows that are compared on: rankings take all pairs of a fold with the rest.
     most_rows: ClassVar[int] = 6000
@@ -79,6 +83,10 @@ class Task(ABC):
         """Return notes to save with a learner of all rows."""
         return {}
 
+    def content(self) -> Sequence[NDArray[Any]]:
+        """Return what else a result depends on, besides points and truth."""
+        return ()
+
     def groups(self) -> NDArray[np.str_] | None:
         """Return what the rows of a map are coloured by; None if there is no map."""
         return None
@@ -98,9 +106,7 @@ class Task(ABC):
     def folds(self, count: int, seed: int) -> list[tuple[Rows, Rows]]:
         """Return the rows to learn from and those that are held out, of each fold."""
         n = len(self.points)
-        if not 2 <= checks.check_size(count, "folds of compare") <= n // 2:
-            must = f"from 2 to {n // 2}, half of the number of {self.rows}"
-            raise ValueError(checks.message("folds of compare", must, count))
+        _check_folds(count, n // 2, f"half of the number of {self.rows}")
         return list(KFold(count, shuffle=True, random_state=seed).split(self.points))
 
     def remarks(self, count: int) -> list[str]:
@@ -116,19 +122,30 @@ class Task(ABC):
         """Return the scores of a learner of some rows on the rest, without the seconds."""
 
     @abstractmethod
-    def guess(self, rows: Rows, rest: Rows) -> dict[str, float]:
-        """Return the scores of the baseline that does not look at the points."""
+    def guesses(self, rows: Rows, rest: Rows) -> Sequence[dict[str, float]]:
+        """Return the scores of each baseline that is no model, without the seconds."""
 
     @abstractmethod
     def quality(self, learner: Any, rows: Rows, rest: Rows, points: Floats) -> float:
         """Return the first of the scores on the rest, whose points may be other ones."""
 
 
+def _check_folds(count: int, most: int, why: str) -> None:
+    if 2 <= checks.check_size(count, "folds of compare") <= most:
+        return
+    if most < 2:
+        raise ValueError(
+            checks.message("rows of compare", "enough for two folds", f"at most {most}, {why}", "Add rows.")
+        )
+    must = f"2, as {why} is 2" if most == 2 else f"from 2 to {most}, {why}"
+    raise ValueError(checks.message("folds of compare", must, count))
+
+
 class Classes(Task):
     """Rows and their classes: how well held-out rows rank the others, and cluster."""
 
     headings = SCORES
-    trivial = "largest class"
+    trivial = ("largest class",)
 
     def _check(self) -> None:
         super()._check()
@@ -145,9 +162,7 @@ class Classes(Task):
     def folds(self, count: int, seed: int) -> list[tuple[Rows, Rows]]:
         """Return folds with equal shares of each class."""
         counts = np.unique(self.truth, return_counts=True)[1]
-        if not 2 <= checks.check_size(count, "folds of compare") <= counts.max():
-            must = f"from 2 to {counts.max()}, the rows of the largest class"
-            raise ValueError(checks.message("folds of compare", must, count))
+        _check_folds(count, int(counts.max()), "the number of rows of the largest class")
         with warnings.catch_warnings():  # the remark below says it
             warnings.filterwarnings("ignore", "The least populated class", UserWarning)
             return list(StratifiedKFold(count, shuffle=True, random_state=seed).split(self.points, self.truth))
@@ -183,14 +198,14 @@ class Classes(Task):
         votes = metrics.knn_accuracy(matrix, asked, known, k=min(NEIGHBOURS, len(rows)))
         return {"map": ranking["map"], "auc": ranking["auc"], "knn": votes} | _agreement(asked, clusters)
 
-    def guess(self, rows: Rows, rest: Rows) -> dict[str, float]:
+    def guesses(self, rows: Rows, rest: Rows) -> Sequence[dict[str, float]]:
         """Return the scores of equal divergences, of always the largest class, and of a single cluster."""
         asked, known = self.truth[rest], self.truth[rows]
         ranking = metrics.ranking(np.zeros((len(rest), len(rows))), asked, known, k=1)
         classes, counts = np.unique(known, return_counts=True)
         votes = float(np.mean(asked == classes[counts.argmax()]))
         scores = {"map": ranking["map"], "auc": ranking["auc"], "knn": votes}
-        return scores | _agreement(asked, [np.zeros(len(rest), dtype=np.int64)])
+        return [scores | _agreement(asked, [np.zeros(len(rest), dtype=np.int64)])]
 
     def quality(self, learner: Any, rows: Rows, rest: Rows, points: Floats) -> float:
         """Return the MAP."""
@@ -211,7 +226,7 @@ class _Regression(Task):
         "spearman": ("Spearman", 3),
         "seconds": ("fit seconds", 1),
     }
-    trivial = "mean"
+    trivial = ("mean",)
 
     def _check(self) -> None:
         super()._check()
@@ -226,9 +241,9 @@ class _Regression(Task):
         predicted, truth = self.predict(learner, rows, self.points[rest]), self.truth[rest]
         return {"r2": metrics.r2(truth, predicted), "spearman": metrics.spearman(truth, predicted, constant=0.0)}
 
-    def guess(self, rows: Rows, rest: Rows) -> dict[str, float]:
+    def guesses(self, rows: Rows, rest: Rows) -> Sequence[dict[str, float]]:
         """Return the scores of always the mean."""
-        return {"r2": metrics.r2(self.truth[rest], np.full(len(rest), self.truth[rows].mean())), "spearman": 0.0}
+        return [{"r2": metrics.r2(self.truth[rest], np.full(len(rest), self.truth[rows].mean())), "spearman": 0.0}]
 
     def quality(self, learner: Any, rows: Rows, rest: Rows, points: Floats) -> float:
         """Return R squared."""
@@ -293,9 +308,9 @@ class Pairs(_Regression):
         scores = super().judge(learner, rows, rest, seed)
         return scores | {"direction": self._direction(self.predict(learner, rows, self.points[rest]), rest)}
 
-    def guess(self, rows: Rows, rest: Rows) -> dict[str, float]:
+    def guesses(self, rows: Rows, rest: Rows) -> Sequence[dict[str, float]]:
         """Return the scores of always the mean, which is the same in both directions."""
-        return super().guess(rows, rest) | {"direction": 0.5}
+        return [scores | {"direction": 0.5} for scores in super().guesses(rows, rest)]
 
     def _direction(self, predicted: Floats, rest: Rows) -> float:
         """Return the share of pairs in both orders whose larger value is predicted larger; equal ones count half."""
@@ -332,7 +347,7 @@ class Triplets(Task):
     """Triplets of points: the share of held-out ones that D puts in the right order."""
 
     headings: Mapping[str, tuple[str, int]] = {"order": ("in order", 3), "seconds": ("fit seconds", 1)}
-    trivial = "coin toss"
+    trivial = ("coin toss",)
     rows = "triplets"
     most_rows = 50_000
 
@@ -351,13 +366,72 @@ class Triplets(Task):
         """Return the share in order."""
         return {"order": self.quality(learner, rows, rest, self.points[rest])}
 
-    def guess(self, rows: Rows, rest: Rows) -> dict[str, float]:
+    def guesses(self, rows: Rows, rest: Rows) -> Sequence[dict[str, float]]:
         """Return a half."""
-        return {"order": 0.5}
+        return [{"order": 0.5}]
 
     def quality(self, learner: Any, rows: Rows, rest: Rows, points: Floats) -> float:
         """Return the share in order."""
         return float(learner.score(points))
 
 
-KINDS: dict[str, type[Any]] = {"--label": Classes, "--target": Numbers, "--pairs": Pairs, "--triplets": Triplets}
+class Clicks(Task):
+    """Queries, and items with grades for them: the NDCG@10 of held-out queries over all items.
+
+    ``truth`` is the pair of items, ``(m, dim)``, and judgements as :class:`~askew.RelevanceLearner` takes them. Queries
+    without a relevant item are left out.
+    """
+
+    headings: Mapping[str, tuple[str, int]] = {"ndcg": ("NDCG@10", 3), "seconds": ("fit seconds", 1)}
+    trivial: tuple[str, ...] = ("random order", "cosine")
+    rows = "queries"
+
+    def __init__(self, points: ArrayLike, truth: tuple[ArrayLike, Any], bins: int | None = None) -> None:
+        super().__init__(points, np.arange(len(np.asarray(points))))
+        self.items = np.asarray(truth[0], dtype=np.float64)
+        grades = grades_of(truth[1], len(self.points), len(self.items), "compare")
+        wanted = np.flatnonzero(grades.max(axis=1).toarray() > 0)
+        self.points, self.grades, self.truth = self.points[wanted], grades[wanted], np.arange(len(wanted))
+        if self.points.shape[1] != self.items.shape[1]:  # the features of two tables cannot be compared as they are
+            self.baselines, self.trivial = (), self.trivial[:1]
+
+    def content(self) -> Sequence[NDArray[Any]]:
+        """Return the items and the judgements."""
+        return self.items, self.grades.indptr, self.grades.indices, self.grades.data
+
+    def remarks(self, count: int) -> list[str]:
+        """Say what is not new in a held-out query."""
+        return ["Queries are held out, not items: new items may have lower scores."]
+
+    def _judgements(self, rows: Rows) -> NDArray[np.float64]:
+        grades = self.grades[self.truth[rows]].tocoo()
+        return np.stack([grades.row, grades.col, grades.data], 1)
+
+    def fit(self, rows: Rows, **settings: Any) -> RelevanceLearner:
+        """Return a learner of clicks."""
+        return RelevanceLearner(**settings).fit(self.points[rows], self.items, self._judgements(rows))
+
+    def judge(self, learner: Any, rows: Rows, rest: Rows, seed: int) -> dict[str, float]:
+        """Return the NDCG."""
+        return {"ndcg": self.quality(learner, rows, rest, self.points[rest])}
+
+    def guesses(self, rows: Rows, rest: Rows) -> Sequence[dict[str, float]]:
+        """Return the NDCG if all items are equally near, and that of the cosine."""
+        grades, items = self.grades[self.truth[rest]], np.zeros_like(self.items)
+        scores = [{"ndcg": euclidean_ndcg(np.zeros((len(rest), items.shape[1])), items, grades)}]
+        if len(self.trivial) > 1:
+            scores.append({"ndcg": euclidean_ndcg(normalize(self.points[rest]), normalize(self.items), grades)})
+        return scores
+
+    def quality(self, learner: Any, rows: Rows, rest: Rows, points: Floats) -> float:
+        """Return the NDCG."""
+        return float(learner.score(points, self.items, self._judgements(rest)))
+
+
+KINDS: dict[str, type[Any]] = {
+    "--label": Classes,
+    "--target": Numbers,
+    "--pairs": Pairs,
+    "--triplets": Triplets,
+    "--relevance": Clicks,
+}

@@ -43,10 +43,10 @@ def _index(
     check_name(kind, KINDS, "--kind")
     options.check_file(file)
     from askew.cli import inputs
-    from askew.io import load_with_notes, writable_folder
+    from askew.io import writable_folder
     from askew.search import ExactIndex, FaissIndex
 
-    learned, columns, _, _, items, names = inputs.load_and_read(model, file, name, no_header)
+    learned, columns, saved, _, items, names = inputs.load_and_read(model, file, name, no_header)
     writable_folder(output, "-o")
     inputs.tell_replaced([output / "index.json"], json)
     index: ExactIndex | FaissIndex
@@ -57,7 +57,6 @@ def _index(
     index.add(items)
     notes = {} if columns is None else {inputs.COLUMNS: columns.to_json()}
     if hasattr(learned, "n_item_features_in_"):  # queries may have other columns
-        saved = load_with_notes(model)[1]
         notes |= {key: saved[key] for key in (inputs.QUERY_COLUMNS,) if key in saved}
     index.save(output, notes=notes | {NAMES: names})
     used = "exact" if isinstance(index, ExactIndex) else index.kind

@@ -76,7 +76,14 @@ def cluster_by_means(points: Tensor, centroids: Tensor, divergence: Divergence) 
     ([0, 0, 1, 1], 1.0)
     """
     labels = torch.full(points.shape[:1], -1)
-    for _ in range(MAX_ITERATIONS):
+    visited: dict[bytes, int] = {}
+    iteration = 0
+    while iteration < MAX_ITERATIONS:
+        iteration += 1
+        before = visited.setdefault(centroids.double().cpu().numpy().tobytes(), iteration)
+        if before < iteration:  # a cycle: go on where whole rounds of it would end
+            iteration += (MAX_ITERATIONS - iteration) // (iteration - before) * (iteration - before)
+            visited = {}
         values, nearest = divergence.pairwise(points, centroids).min(1)
         nearest = _fill(points, values, nearest, len(centroids), divergence)
         if torch.equal(nearest, labels):

@@ -46,6 +46,9 @@ def to_bregman(divergence: Divergence, owner: str) -> Bregman:
         if inner is not None and ranking is not None and ranking.swapped:
             hint = "Give the divergence inside of it with dual=True."
         raise TypeError(checks.message(f"divergence of {owner}", must, type(divergence).__name__, hint))
+    if (home := checks.device_of(bregman)) is not None and home.type != "cpu":
+        must, hint = "in main memory, like the points", "Move it with .to('cpu')."
+        raise ValueError(checks.message(f"divergence of {owner}", must, f"one on {home}", hint))
     return bregman
 
 

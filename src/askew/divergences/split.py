@@ -66,6 +66,9 @@ def split_sides(model: object, dim: int, owner: str) -> Sides:
             raise ValueError(checks.message(what, "one that needs no learning, where it is a name", repr(model), hint))
         return Sides(None, None, make(model, dim))
     divergence = to_divergence(model, what, must)
+    if (home := checks.device_of(divergence)) is not None and home.type == "meta":
+        hint = "Load the weights first, as askew.load does."
+        raise ValueError(checks.message(what, "one whose weights hold numbers", "weights on the device meta", hint))
     first: list[nn.Module] = []
     second: list[nn.Module] = []
     shared = True

@@ -151,13 +151,13 @@ class DivergenceLearner(TransformerMixin, BaseLearner):  # type: ignore[misc]
     def _quick(self) -> bool:
         """Whether the settings are the defaults, of which was measured that short trials and trainings suffice."""
         given = (self.steps, self.batch_size, self.learning_rate)
-        return self.divergence == "nbd" and self.encoder == "auto" and given == (None, None, None)
+        return isinstance(self.divergence, str) and given == (None, None, None)
 
     def _share_of_two(self) -> float:
         return TRIAL_SHARE if self._quick else super()._share_of_two()
 
     def _share_after(self, score: float, n: int) -> float:
-        return EASY_SHARES[n >= ROWS_TO_CHECK] if self._quick and score >= EASY else 1.0
+        return EASY_SHARES[n >= ROWS_TO_CHECK] if self._quick and self.divergence == "nbd" and score >= EASY else 1.0
 
     def _solve(self, data: Data, seed: int) -> Divergence:
         return pbdl.fit_pairs(data[0].double(), data[1], seed=seed).divergence

@@ -87,7 +87,8 @@ class Grid:
 
 def ink(ax: Axes) -> str:
     """Return the colour of lines and marks that stands out from the background of the axes."""
-    return INK if sum(ax.patch.get_facecolor()[:3]) > 1.5 else PALE_INK
+    background: tuple[float, ...] = tuple(ax.patch.get_facecolor())  # type: ignore[arg-type]
+    return INK if sum(background[:3]) > 1.5 else PALE_INK
 
 
 def part_in_domain(scene: Scene, limits: Sequence[float]) -> Floats:

@@ -46,6 +46,7 @@ def fit(
     seed: int | None = None,
     device: str | torch.device | None = None,
     autocast: bool = False,
+    compile: bool = False,
     progress: bool | None = None,
 ) -> History:
     """Train a divergence, and the encoder in front of it if it has one, in place.
@@ -109,6 +110,10 @@ def fit(
         Where to train: by default on a GPU or another accelerator if there is one. The model is put back where it was.
     autocast
         Whether encoders compute in bfloat16.
+    compile
+        Whether to compile a step of the model and the loss with ``torch.compile``, in a single process. The first step
+        then takes a minute or so: it pays for trainings of many thousands of steps. Values agree to rounding, and the
+        points are not checked.
     progress
         Whether to show a progress bar; by default if the standard error is a terminal.
 
@@ -170,6 +175,8 @@ def fit(
     place = best_device() if device is None else torch.device(device)
     path = None if checkpoint is None else Path(checkpoint)
     processes = _join_processes(place)
+    if compile and processes.size > 1:
+        raise ValueError(checks.message("compile of fit", "False where several processes train together", True))
     names = loss.parts if isinstance(loss, Loss) else None
     source = make_batches(data, names, batch_size, place)
     watched: Batches | Callable[[Divergence], float] | None = validation if callable(validation) else None
@@ -205,7 +212,7 @@ def fit(
             if isinstance(module, nn.Module):
                 stack.callback(module.to, checks.device_of(module))
                 module.to(place)
-        run = Run(model, loss, source, settings, watched, optimizer, rate, callback, processes, place)
+        run = Run(model, loss, source, settings, watched, optimizer, rate, callback, processes, place, compile)
         if path is not None and begun:
             run.load(path)
             processes.check_same({"the step of the checkpoint": run.counters.step})

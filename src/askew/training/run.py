@@ -90,10 +90,14 @@ class Run:
     callback: Callback | None
     processes: OneProcess
     device: torch.device
+    compile: bool = False
 
     def __post_init__(self) -> None:
         model, loss, settings, processes = self.model, self.loss, self.settings, self.processes
         self.generator = self.source.generator if isinstance(self.source, LoaderBatches) else None
+        self.objective = loss
+        if self.compile:
+            self.objective = torch.compile(loss.of if isinstance(loss, Loss) else loss)
         # A loss may have parameters as well, such as a temperature.
         modules = [model, loss] if isinstance(loss, nn.Module) else [model]
         self.parameters = [p for module in modules for p in module.parameters() if p.requires_grad]
@@ -203,7 +207,7 @@ class Run:
     def _loss(self, batch: Batch, source: Batches) -> Tensor:
         self._check_parts(batch)
         with torch.autocast(self.device.type, dtype=torch.bfloat16, enabled=self.settings.autocast):
-            return self.processes.loss(self.loss, self.model, batch, not isinstance(source, LoaderBatches))
+            return self.processes.loss(self.objective, self.model, batch, not isinstance(source, LoaderBatches))
 
     def _check_parts(self, batch: Batch) -> None:
         if isinstance(self.loss, Loss) and len(batch) != len(self.loss.parts):

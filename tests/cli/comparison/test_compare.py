@@ -129,7 +129,7 @@ def test_verdicts(standings: list[Standing], words: str) -> None:
 
 
 def test_no_better_than_guessing_is_said() -> None:
-    found = Leaderboard((standing("guess", 0.5, 0.5), standing("nbd", 0.4, 0.5)), 2, 10, 2, 2, trivial="guess")
+    found = Leaderboard((standing("guess", 0.5, 0.5), standing("nbd", 0.4, 0.5)), 2, 10, 2, 2, trivial=("guess",))
     assert found.best.name == "nbd"
     assert found.verdict().endswith("It is not clearly better than guess, which has 0.500.")
 

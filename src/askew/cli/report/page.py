@@ -253,8 +253,8 @@ def _bars(importance: Mapping[str, tuple[float, float]], board: Leaderboard) -> 
 def _learned(learner: Any, task: Task) -> list[str]:
     points = task.points.reshape(-1, task.points.shape[-1])
     parts = [_paragraph(f"{learner.divergence}: {learner.choice_}")]
-    if len(points) >= 3:
-        model, step = learner.model_, max(1, len(points) // DIAGNOSED)
+    model, step = learner.model_, max(1, len(points) // DIAGNOSED)
+    if len(points) >= 3 and getattr(model, "second", None) is None:  # else a point cannot stand on both sides
         like = next(model.parameters(), torch.zeros(0))
         diagnosis = metrics.diagnose(model, torch.from_numpy(points[::step].copy()).to(like.dtype))
         parts += [_list(str(diagnosis).split("\n")[1:]), _paragraph(_meaning(diagnosis.asymmetry))]
