@@ -111,12 +111,12 @@ def _demo(
 
     from askew import io
     from askew.cli import inputs
-    from askew.cli.comparison import compare_task, held_out, importance, settings_of
+    from askew.cli.comparison import compare_task, settings_of
     from askew.cli.report import isochrones, write_comparison
     from askew.cli.supervision import read_supervised
     from askew.cli.tasks import Pairs
     from askew.divergences import make
-    from askew.explorer import write_explorer
+    from askew.explorer import can_show, write_explorer
     from askew.search import ExactIndex
 
     io.writable_folder(output, "-o")
@@ -171,32 +171,25 @@ def _demo(
         charts.append(isochrones.Map(kind, title, learned.reshape(FINE, FINE), true.reshape(side, side)))
     single, joined = isochrones.draw(charts, heights(fine).reshape(FINE, FINE), here[0] / LAND, MINUTES)
     io.write_text(output / "isochrones.svg", joined)
-    fold = held_out(task, best, **settings)
     report = write_comparison(
         output / "report.html",
         board,
         learner,
         task,
-        fold,
-        importance=importance(task, fold, inputs.features_of(data.columns)),
+        None,
         title="Walking times in hilly country",
         feature_names=data.columns.get_feature_names_out().tolist(),
         notes=[f"{files[0]}: {data.size}.", *data.notes],
         settings=settings,
         sections={"Both isochrones around one place": isochrones.section(charts, single, MINUTES)},
     )
-    page = write_explorer(
-        learner,
-        output / "explorer.html",
-        places,
-        feature_names=["east", "north"],
-        title="Walking times: drag the point",
-        ids=names,
-    )
     say()
     say(f"Best: {best}, saved in {output / 'model'}.")
     say(f"Open {report} (both isochrones)")
-    say(f" and {page} (drag a place; both areas follow).")
+    if can_show(learner.model_):  # not if a quasimetric is best
+        features, title = data.columns.get_feature_names_out().tolist(), "Walking times: drag the point"
+        page = write_explorer(learner, output / "explorer.html", places, feature_names=features, title=title, ids=names)
+        say(f" and {page} (drag a place; both areas follow).")
     say()
     say("Next:")
     say(f"  askew search {output / 'index-to'} {files[0]} --id place -k 3")

@@ -40,7 +40,7 @@ def write_comparison(
     board: Leaderboard,
     learner: Any,
     task: Task,
-    fold: Fold,
+    fold: Fold | None,
     *,
     importance: Mapping[str, tuple[float, float]] | None = None,
     title: str = "Divergences compared",
@@ -52,9 +52,9 @@ def write_comparison(
     """Write one HTML page about a comparison, which loads nothing, and return its path.
 
     The learner is the best divergence of the board, learned from all rows of the task; the fold has the same, learned
-    without some rows, which the maps show. ``importance`` is what :func:`~askew.cli.comparison.importance` returns,
-    ``notes`` are remarks about the data, ``settings`` those of the comparison, and ``sections`` the HTML of more
-    sections by their titles. The file is replaced as a whole.
+    without some rows, which the maps show (None for no maps). ``importance`` is what
+    :func:`~askew.cli.comparison.importance` returns, ``notes`` are remarks about the data, ``settings`` those of the
+    comparison, and ``sections`` the HTML of more sections by their titles. The file is replaced as a whole.
 
     Examples
     --------
@@ -144,9 +144,9 @@ def _evenly(labels: NDArray[np.str_], rows: NDArray[np.int64], count: int) -> ND
     return np.sort(order[np.linspace(0, len(order) - 1, min(count, len(order))).round().astype(np.int64)])
 
 
-def _maps(board: Leaderboard, task: Task, fold: Fold) -> list[str]:
+def _maps(board: Leaderboard, task: Task, fold: Fold | None) -> list[str]:
     labels = task.groups()
-    if labels is None:
+    if labels is None or fold is None:
         return []
     asked, known = _evenly(labels, fold.rest, MAP_POINTS), _evenly(labels, fold.rows, MAP_KNOWN)
     rows, hollow = np.concatenate([known, asked]), np.arange(len(known) + len(asked)) < len(known)
