@@ -1,7 +1,7 @@
 // Sentences about what is seen.
 
 function times(ratio) {
-  return ratio >= 100 ? "more than 100" : String(Number(ratio.toPrecision(2)));
+  return ratio >= 100 ? "more than 100" : String(Number(ratio.toPrecision(ratio < 1.1 ? 3 : 2)));
 }
 
 // How far x is from c against how far c is from x.
@@ -10,7 +10,7 @@ function asymmetryWords(forth, back, symmetric) {
   if (forth === 0 && back === 0) return "x and c are the same to this divergence.";
   if (symmetric) return "Symmetric: x is as far from c as c is from x.";
   const ratio = Math.max(forth, back) / Math.min(forth, back);
-  if (ratio < 1.05) return "x is as far from c as c is from x.";
+  if (ratio < 1.02) return "x is as far from c as c is from x.";
   const [one, other] = forth > back ? ["x", "c"] : ["c", "x"];
   if (!Number.isFinite(ratio)) return `${one} is infinitely farther from ${other} than ${other} is from ${one}.`;
   return `${one} is ${times(ratio)} times as far from ${other} as ${other} is from ${one}.`;
