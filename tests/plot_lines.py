@@ -9,7 +9,7 @@ import numpy as np
 import torch
 from matplotlib.axes import Axes
 
-# What pictures promise, as a share of their width.
+# What pictures guarantee, as a share of their width.
 CLOSE = 1e-3
 
 

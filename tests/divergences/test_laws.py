@@ -113,7 +113,7 @@ def triples(case: Case) -> tuple[Tensor, Tensor, Tensor]:
 
 
 @by_case
-def test_promise_of_symmetry(case: Case) -> None:
+def test_guarantee_of_symmetry(case: Case) -> None:
     divergence = build(case)
     x, y, _ = triples(case)
     with torch.no_grad():
@@ -125,7 +125,7 @@ def test_promise_of_symmetry(case: Case) -> None:
 
 
 @by_case
-def test_promise_of_the_triangle_inequality(case: Case) -> None:
+def test_guarantee_of_the_triangle_inequality(case: Case) -> None:
     divergence = build(case)
     if case.name == "widenorm-legacy" and not divergence.triangle:
         pytest.skip("its bias may or may not break the inequality; test_norms chooses one that does")

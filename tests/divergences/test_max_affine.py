@@ -1,4 +1,4 @@
-"""Maxima of pieces: values, ties, both ways of computing Deep-div, promises."""
+"""Maxima of pieces: values, ties, both ways of computing Deep-div, guarantees."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def plain_pieces(model: MaxOfPieces, points: Tensor) -> Tensor:
 
 @pytest.mark.parametrize("trained", [False, True])
 @pytest.mark.parametrize("name", NAMES)
-def test_values_and_promises(name: str, trained: bool) -> None:
+def test_values_and_guarantees(name: str, trained: bool) -> None:
     divergence = make_all()[name].double()
     if trained:
         train(divergence)
@@ -64,7 +64,7 @@ def test_values_and_promises(name: str, trained: bool) -> None:
     assert (forth >= 0).all()
     assert (divergence(x, x) == 0).all()
     assert (divergence.pairwise(x, x).diagonal() == 0).all()
-    # Neither promise is made, and neither holds.
+    # Neither guarantee is made, and neither holds.
     assert not divergence.symmetric
     assert not divergence.triangle
     assert (forth - divergence(y, x)).abs().max() > 0.05

@@ -1,4 +1,4 @@
-"""Norms and near pairs: values, promises, exact zeros, accuracy of all pairs."""
+"""Norms and near pairs: values, guarantees, exact zeros, accuracy of all pairs."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ def triangle_excess(divergence: Divergence) -> Tensor:
 
 @pytest.mark.parametrize("trained", [False, True])
 @pytest.mark.parametrize("name", NAMES)
-def test_promises(name: str, trained: bool) -> None:
+def test_guarantees(name: str, trained: bool) -> None:
     divergence = make_all()[name].double()
     if trained:
         train(divergence)
@@ -76,9 +76,9 @@ def test_promises(name: str, trained: bool) -> None:
     assert bool((divergence(x, x) == 0).all()) == divergence.reflexive
 
 
-def test_promises_as_documented() -> None:
-    promises = {name: (d.symmetric, d.triangle, d.reflexive) for name, d in make_all().items()}
-    assert promises == {
+def test_guarantees_as_documented() -> None:
+    guarantees = {name: (d.symmetric, d.triangle, d.reflexive) for name, d in make_all().items()}
+    assert guarantees == {
         "euclidean": (True, False, True),
         "euclidean-root": (True, True, True),
         "mahalanobis": (True, False, True),
@@ -91,7 +91,7 @@ def test_promises_as_documented() -> None:
     }
 
 
-def test_legacy_bias_breaks_what_it_does_not_promise() -> None:
+def test_legacy_bias_breaks_what_it_does_not_guarantee() -> None:
     torch.manual_seed(0)
     for symmetric in (False, True):
         divergence = WideNorm(2, components=3, width=4, symmetric=symmetric, legacy_bias=True).double()

@@ -1,4 +1,4 @@
-"""IQE and MRN: values, promises, exact zeros, accuracy."""
+"""IQE and MRN: values, guarantees, exact zeros, accuracy."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def train(divergence: Divergence, steps: int = 25) -> None:
 
 @pytest.mark.parametrize("trained", [False, True])
 @pytest.mark.parametrize("name", NAMES)
-def test_promises(name: str, trained: bool) -> None:
+def test_guarantees(name: str, trained: bool) -> None:
     divergence = make_all()[name].double()
     if trained:
         train(divergence)

@@ -80,7 +80,7 @@ def test_neighbors_are_the_nearest_training_points(learner: DivergenceLearner) -
     values, indices = learner.kneighbors(X[TEST], 7)
     matrix = learner.pairwise(X[TEST], X[TRAIN])
     np.testing.assert_allclose(values, np.sort(matrix, axis=1)[:, :7], rtol=1e-3)
-    # Row by row is the exact form; values of search are within the error that it promises.
+    # Row by row is the exact form; values of search are within the error that it guarantees.
     pairs = np.stack([np.repeat(X[TEST], 7, axis=0), X[TRAIN][indices.reshape(-1)]], axis=1)
     np.testing.assert_allclose(learner.pair_distance(pairs).reshape(values.shape), values, rtol=1.2e-4)
     own_values, own = learner.kneighbors(n_neighbors=3)

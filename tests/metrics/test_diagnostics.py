@@ -1,4 +1,4 @@
-"""Diagnostics of divergences: known values, promises kept, encoders left as they were."""
+"""Diagnostics of divergences: known values, guarantees kept, encoders left as they were."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def seeded(dim: int = 3) -> NeuralBregman:
 
 
 @pytest.mark.parametrize("case", [case for case in cases() if not case.trained], ids=str)
-def test_every_member_is_diagnosed_as_it_promises(case: Case) -> None:
+def test_every_member_is_diagnosed_as_it_guarantees(case: Case) -> None:
     divergence, x = build(case), random_points(case, 12)
     found = metrics.diagnose(divergence, x)
     assert 0 <= found.asymmetry <= 1

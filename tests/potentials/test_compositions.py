@@ -163,7 +163,7 @@ def test_domains_of_compositions():
     assert torch.isfinite(mixed.divergence(zero, torch.ones(DIM)))
 
 
-def test_symmetry_is_promised_only_where_it_holds():
+def test_symmetry_is_guaranteed_only_where_it_holds():
     flat = [Quadratic(DIM), 2.0 * Quadratic(DIM, MATRIX), Quadratic(DIM) + Quadratic(DIM), Conjugate(Quadratic(DIM))]
     flat += [AffinePrecomposed(Quadratic(4), MATRIX, OFFSET), PowerNorm(DIM, p=2)]
     skew = [Exponential(DIM) + Quadratic(DIM), 2.0 * PowerNorm(DIM, p=3), Conjugate(NegativeEntropy(DIM))]

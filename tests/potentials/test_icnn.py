@@ -1,4 +1,4 @@
-"""The input-convex network: what it promises of values, gradients, calibration and training."""
+"""The input-convex network: what it guarantees of values, gradients, calibration and training."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Mixtures: what is drawn has the distribution that is promised, and the same seed gives the same points."""
+"""Mixtures: what is drawn has the distribution that is guaranteed, and the same seed gives the same points."""
 
 from __future__ import annotations
 
