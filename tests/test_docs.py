@@ -19,7 +19,6 @@ from types import ModuleType
 from typing import Any
 
 import pytest
-
 from browser import chromium, console_errors, open_page, requests
 
 ROOT = Path(__file__).parents[1]
