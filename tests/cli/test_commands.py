@@ -77,6 +77,14 @@ def test_compare(table: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
     assert learner.divergence in ("mahalanobis", "euclidean")
     assert columns is not None
     assert len(columns.get_feature_names_out().tolist()) == learner.n_features_in_ == 6
+    # The explorer shows rows that the model of a fold has not seen; the model itself has seen all.
+    for folder, held_out in ((tmp_path / "out", True), (tmp_path / "out" / "model", False)):
+        assert run(capsys, "explore", folder, "-o", tmp_path / "page.html")[0] == 0
+        page = (tmp_path / "page.html").read_text()
+        assert '"shape": [102, 6]' in page
+        assert ("with held-out rows" in page) == held_out
+        known = re.search(r'"training": \[([a-z, ]*)\]', page)
+        assert [0 if known is None else known[1].count(word) for word in ("true", "false")] == [51 * held_out] * 2
 
 
 def test_compare_as_json(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -824,14 +824,14 @@ def test_masked_and_sparse_arrays_are_refused() -> None:
 
 
 def test_compile_is_passed_to_torch(monkeypatch: pytest.MonkeyPatch) -> None:
-    compiled: list[Any] = []
+    compiled: list[object] = []
 
-    def compile_(function: Any) -> Any:
+    def compile_(function: object) -> object:
         compiled.append(function)
         return function
 
     monkeypatch.setattr(torch, "compile", compile_)
-    loss, histories = losses.Regression(), []
+    loss, histories = askew.losses.Regression(), []
     x, y = torch.rand(2, 30, 3)
     for asked in (False, True):
         torch.manual_seed(0)

@@ -17,7 +17,7 @@ from typing import Any
 import joblib
 import numpy as np
 import torch
-from numpy.typing import ArrayLike
+from numpy.typing import ArrayLike, NDArray
 
 from askew import checks, io
 from askew._progress import progress_bar
@@ -28,10 +28,22 @@ from askew.divergences import CATALOGUE
 from askew.estimators import FitWarning
 from askew.training import TrainingDivergedError
 
-__all__ = ["SCORES", "Fold", "Leaderboard", "Standing", "compare", "compare_task", "held_out", "importance"]
+__all__ = [
+    "SCORES",
+    "Fold",
+    "Leaderboard",
+    "Standing",
+    "compare",
+    "compare_task",
+    "held_out",
+    "importance",
+    "shown_rows",
+]
 
 # Seconds of work below which it is done in this process: each other one imports torch first.
 SMALL_WORK = 20.0
+# Held-out and training rows on a map: enough to see classes, few enough for a phone.
+SHOWN_ROWS, SHOWN_KNOWN = 250, 150
 # Held-out rows on which the importance of columns is measured, and how often each column is permuted.
 PERMUTED_ROWS, PERMUTATIONS = 500, 3
 
@@ -296,6 +308,15 @@ def held_out(task: Task, name: str, *, folds: int = 5, steps: int | None = None,
     rows, rest = task.folds(folds, random_state)[0]
     learner = task.fit(rows, **settings_of(name, steps, random_state), device="cpu", progress=False)
     return Fold(learner, rows, rest)
+
+
+def shown_rows(labels: NDArray[np.str_], fold: Fold) -> tuple[Rows, NDArray[np.bool_]]:
+    """Return some rows of a fold, in the proportions of their labels, and which of them it was learned from."""
+    parts = []
+    for rows, count in ((fold.rows, SHOWN_KNOWN), (fold.rest, SHOWN_ROWS)):
+        order = rows[np.argsort(labels[rows], kind="stable")]
+        parts.append(np.sort(order[np.linspace(0, len(order) - 1, min(count, len(order))).round().astype(np.int64)]))
+    return np.concatenate(parts), np.repeat([True, False], [len(part) for part in parts])
 
 
 def importance(

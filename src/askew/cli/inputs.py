@@ -23,6 +23,8 @@ if TYPE_CHECKING:
 COLUMNS, LABELS, TARGET, VALUES = "columns", "label", "target", "values"
 # A model in a folder that `askew compare` wrote.
 INNER, MODEL_FILE = "model", "model.json"
+# In the same folder, a model that has not seen some rows, and the key of these rows in its notes.
+HELD_OUT = "held-out"
 # Classes whose counts are printed, and the number of numeric ones from which they are doubted.
 SHOWN_CLASSES, MANY_CLASSES = 12, 30
 # How the note on a column ends of which there is nothing to say.
@@ -176,6 +178,27 @@ def load_all(folder: Path) -> tuple[Any, Columns | None, dict[str, Any]]:
         must = "a folder of a divergence or a learner"
         raise ValueError(checks.message("MODEL", must, f"{str(folder)!r} with a {type(model).__name__}"))
     return model, columns_in(notes, folder), notes
+
+
+class Shown(NamedTuple):
+    """A model and rows to show it with; without rows, those that it was learned from are shown."""
+
+    model: Any
+    columns: Columns | None
+    points: Any = None
+    labels: Any = None
+    training: Any = None
+
+
+def load_shown(folder: Path) -> Shown:
+    """Return a model to show and, where ``askew compare`` wrote them, rows that it has not seen."""
+    if not (folder / HELD_OUT / MODEL_FILE).exists():
+        return Shown(*load_model(folder))
+    model, columns, notes = load_all(folder / HELD_OUT)
+    rows = notes.get(HELD_OUT)
+    if not isinstance(rows, dict) or set(rows) != {"points", "labels", "training"}:
+        raise ValueError(io.damaged(repr(str(folder / HELD_OUT)), "it has no held-out rows"))
+    return Shown(model, columns, **rows)
 
 
 class Opened(NamedTuple):

@@ -106,6 +106,7 @@ def _compare(
     notes = {inputs.COLUMNS: data.columns.to_json(), **data.kept, **whole.kept(learner)}
     io.save(learner, output / MODEL, notes=notes)
     fold = held_out(task, best, **settings)
+    _save_held_out(task, fold, output, notes)
     drops = importance(task, fold, inputs.features_of(data.columns), seed)
     source = str(dataset or file or relevance)
     whence = data.kept.get(inputs.LABELS, given[kind])
@@ -133,7 +134,22 @@ def _compare(
     say()
     say(f"Learned {best} on all {task.rows}: {learner.choice_}")
     say(f"Model: {output / MODEL}   Report: {report}")
-    _say_next(learner, output / MODEL)
+    _say_next(learner, output / MODEL, output)
+
+
+def _save_held_out(task: Any, fold: Any, folder: Path, notes: dict[str, Any]) -> None:
+    """Save the model of a fold with some of the rows that it has and has not seen, which ``askew explore`` shows."""
+    from askew import io
+    from askew.cli.comparison import shown_rows
+    from askew.cli.inputs import COLUMNS, HELD_OUT
+    from askew.explorer import can_show
+
+    groups = task.groups()
+    shutil.rmtree(folder / HELD_OUT, ignore_errors=True)  # of an earlier run
+    if groups is not None and can_show(fold.learner.model_):
+        rows, training = shown_rows(groups, fold)
+        shown = {"points": task.points[rows].tolist(), "labels": groups[rows].tolist(), "training": training.tolist()}
+        io.save(fold.learner, folder / HELD_OUT, notes={COLUMNS: notes[COLUMNS], HELD_OUT: shown})
 
 
 def _show(board: Any, drops: list[tuple[str, tuple[float, float]]]) -> None:
@@ -265,9 +281,9 @@ def _learn(
     _say_next(learner, output)
 
 
-def _say_next(learner: Any, folder: Path) -> None:
+def _say_next(learner: Any, folder: Path, shown: Path | None = None) -> None:
     """Print the commands that take a new model."""
     from askew.explorer import can_show
 
-    explore = f"askew explore {folder}   or   " if can_show(learner.model_) else ""
+    explore = f"askew explore {shown or folder}   or   " if can_show(learner.model_) else ""
     say(f"Next: {explore}askew index {folder} ITEMS -o index   or   askew score {folder} TEST-TABLE")

@@ -137,7 +137,8 @@ def _cluster(
 def _explore(
     model: options.Model,
     data: Annotated[
-        Path | None, typer.Option(help="Table of points to show.", show_default="the training rows")
+        Path | None,
+        typer.Option(help="Table of points to show.", show_default="held-out rows of compare, or training rows"),
     ] = None,
     label: Annotated[str | None, typer.Option(help="Column of --data with classes, for colours.")] = None,
     name: Annotated[str | None, typer.Option("--id", help="Column of --data that names the points.")] = None,
@@ -156,8 +157,9 @@ def _explore(
     from askew.cli import inputs
     from askew.explorer import write_explorer
 
-    learned, columns = inputs.load_model(model)
-    points, labels, ids = None, None, None
+    shown = inputs.load_shown(model) if data is None else inputs.Shown(*inputs.load_model(model))
+    learned, columns, points, labels, training = shown
+    ids = None
     if data is not None:
         frame = inputs.read_table(data, None, no_header)
         if label is not None:
@@ -166,9 +168,10 @@ def _explore(
         points = inputs.points_for(columns, frame, inputs.dim_of(learned))
         ids = None if name is None else inputs.names_of(frame, name)
     features = None if columns is None else columns.get_feature_names_out().tolist()
-    title = f"{model.name}: the learned divergence"
+    title = f"{model.name}: the learned divergence" + ", with held-out rows" * (training is not None)
     inputs.tell_replaced([output], json)
-    path = write_explorer(learned, output, points, labels, feature_names=features, title=title, ids=ids)
+    about: dict[str, Any] = {"feature_names": features, "title": title, "ids": ids, "training": training}
+    path = write_explorer(learned, output, points, labels, **about)
     if json:
         print_json({"explorer": str(path)})
         return

@@ -17,13 +17,12 @@ import torch
 from numpy.typing import NDArray
 
 from askew import io, metrics
-from askew.cli.comparison import Fold, Leaderboard
+from askew.cli.comparison import Fold, Leaderboard, shown_rows
 from askew.cli.tasks import Task
 from askew.divergences import Euclidean
 
-# Held-out and training rows on a map: enough to see classes, few enough for a phone; and its pixels, which scale with
-# the page.
-MAP_POINTS, MAP_KNOWN, MAP_SIZE = 250, 150, 460
+# Pixels of a map, which scale with the page.
+MAP_SIZE = 460
 # Colours in the style sheet; after all of them the same again with another shape.
 COLOURS = 8
 SHAPES = ('<circle r="4"/>', '<rect x="-3.5" y="-3.5" width="7" height="7"/>')
@@ -138,18 +137,12 @@ def flat_map(matrix: NDArray[np.float64]) -> tuple[NDArray[np.float64], float]:
     return vectors[:, top] * np.sqrt(kept), float(kept.sum() / total) if total > 0 else 1.0
 
 
-def _evenly(labels: NDArray[np.str_], rows: NDArray[np.int64], count: int) -> NDArray[np.int64]:
-    """Return at most ``count`` of the rows, in the proportions of their classes."""
-    order = rows[np.argsort(labels[rows], kind="stable")]
-    return np.sort(order[np.linspace(0, len(order) - 1, min(count, len(order))).round().astype(np.int64)])
-
-
 def _maps(board: Leaderboard, task: Task, fold: Fold | None) -> list[str]:
     labels = task.groups()
     if labels is None or fold is None:
         return []
-    asked, known = _evenly(labels, fold.rest, MAP_POINTS), _evenly(labels, fold.rows, MAP_KNOWN)
-    rows, hollow = np.concatenate([known, asked]), np.arange(len(known) + len(asked)) < len(known)
+    rows, hollow = shown_rows(labels, fold)
+    known, asked = rows[hollow], rows[~hollow]
     names, counts = np.unique(labels, return_counts=True)
     frequent = names[np.argsort(-counts, kind="stable")][:MOST_CLASSES]
     groups = [(str(name), labels[rows] == name) for name in sorted(frequent)]
