@@ -29,12 +29,12 @@ SPEARMAN = Score("spearman", "Spearman", lower_is_better=False)
 NORMS, ROOTS, PLAIN = ("deepnorm", "widenorm"), ("bregman-sqrt", "bregman-gs"), ("nbd-paper", "nbd")
 LEARNED: tuple[str, ...] = ("mahalanobis", "mahalanobis-norm", "deep-div", *NORMS, *PLAIN, *ROOTS, "iqe", "mrn")
 LEARNED += (*DIRECTED, "drift-chosen")
+_WHOLE: dict[str, Value] = {"train": 50_000, "test": 10_000, "landmarks": 32, "noise": 0.2, "distractors": 96}
 SIZES: dict[str, dict[str, Value]] = {
     "toy": {"train": 300, "test": 100, "landmarks": 4, "noise": 0.2, "distractors": 4},
     "quick": {"train": 12_000, "test": 4_000, "landmarks": 32, "noise": 0.2, "distractors": 96},
-    **dict.fromkeys(
-        ("medium", "paper"), {"train": 50_000, "test": 10_000, "landmarks": 32, "noise": 0.2, "distractors": 96}
-    ),
+    "medium": _WHOLE,
+    "paper": _WHOLE,
 }
 # The plan, and the hidden layers and outputs of the encoder.
 _LINEAR: dict[str, Value] = {"rates": (3e-3, 1e-2), "schedule": "linear"}

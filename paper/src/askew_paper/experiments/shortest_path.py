@@ -20,7 +20,7 @@ TEST = Score("test-loss", "Test MSE x 2500", lower_is_better=True, digits=2)
 # Nodes a side, where they are not the paper's: its larger graphs take hours of searches for 60,000 pairs.
 SIDES: dict[str, dict[str, int]] = {
     "toy": {"3d": 5, "3dd": 5, "taxi": 4, "traffic": 10, "octagon": 10},
-    **dict.fromkeys(("quick", "medium"), {"3d": 20, "3dd": 20, "taxi": 9}),
+    **{key: {"3d": 20, "3dd": 20, "taxi": 9} for key in ("quick", "medium")},
     "paper": {},
 }
 PAPERS: dict[str, Value] = {"epochs": 100, "batch": 128, "rates": (5e-5, 5e-6), "schedule": "steps", "trial_epochs": 0}
