@@ -6,6 +6,7 @@ import io
 import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -13,7 +14,7 @@ from numpy.typing import NDArray
 from askew import checks
 from askew.plot.frame import CYCLE
 from askew_paper.rows import Row
-from askew_paper.summary import interval
+from askew_paper.summary import OURS, interval
 
 STYLES = ("-", "--", "-.", ":")
 COLUMNS = 3
@@ -94,14 +95,18 @@ def draw(some: Sequence[Curve], title: str) -> bytes:
     for panel, setting in zip(panels, settings, strict=False):
         for curve in (curve for curve in some if curve.setting == setting):
             style, colour = divmod(methods.index(curve.method), len(CYCLE))
-            look = {"color": CYCLE[colour], "linestyle": STYLES[style % len(STYLES)], "linewidth": 1.5}
+            # Ours are the lines that are seen first.
+            ours = curve.method.startswith(OURS)
+            look: dict[str, Any] = {"color": CYCLE[colour], "linestyle": STYLES[style % len(STYLES)]}
+            look |= {"linewidth": 2.8, "zorder": 3} if ours else {"linewidth": 1.0, "alpha": 0.6}
             steps = np.arange(1, len(curve.mean) + 1)
             dot = "o" if len(steps) == 1 else ""  # no line shows a single value
             (handles[_plain(curve.method)],) = panel.plot(steps, curve.mean, marker=dot, **look)
             if curve.seeds > 1:
                 with np.errstate(over="ignore"):
                     low = curve.mean * np.exp(-curve.half / curve.mean) if is_log else curve.mean - curve.half
-                panel.fill_between(steps, low, curve.mean + curve.half, color=CYCLE[colour], alpha=0.2, linewidth=0)
+                band = {"color": CYCLE[colour], "alpha": 0.2 if ours else 0.08, "linewidth": 0}
+                panel.fill_between(steps, low, curve.mean + curve.half, **band)
         panel.set_yscale("log" if is_log else "linear")
         panel.set_title(_plain(setting), fontsize="medium")
         panel.set_xlabel("epoch")
