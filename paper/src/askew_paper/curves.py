@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import math
+import textwrap
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -81,7 +82,8 @@ def draw(some: Sequence[Curve], title: str) -> bytes:
     """
     figures = checks.optional_import("matplotlib.figure", "plot", "Drawing curves")
     settings = list(dict.fromkeys(curve.setting for curve in some))
-    methods = list(dict.fromkeys(curve.method for curve in some))
+    # Ours come first: the lines that are seen at once, wide, solid and in the first colours.
+    methods = sorted(dict.fromkeys(curve.method for curve in some), key=lambda method: not method.startswith(OURS))
     columns = min(COLUMNS, len(settings))
     lines = math.ceil(len(settings) / columns)
     # As high as the panels, or as the list of methods next to them.
@@ -95,10 +97,9 @@ def draw(some: Sequence[Curve], title: str) -> bytes:
     for panel, setting in zip(panels, settings, strict=False):
         for curve in (curve for curve in some if curve.setting == setting):
             style, colour = divmod(methods.index(curve.method), len(CYCLE))
-            # Ours are the lines that are seen first.
             ours = curve.method.startswith(OURS)
             look: dict[str, Any] = {"color": CYCLE[colour], "linestyle": STYLES[style % len(STYLES)]}
-            look |= {"linewidth": 2.8, "zorder": 3} if ours else {"linewidth": 1.0, "alpha": 0.6}
+            look |= {"linewidth": 2.5, "linestyle": "-", "zorder": 3} if ours else {"linewidth": 1.0, "alpha": 0.7}
             steps = np.arange(1, len(curve.mean) + 1)
             dot = "o" if len(steps) == 1 else ""  # no line shows a single value
             (handles[_plain(curve.method)],) = panel.plot(steps, curve.mean, marker=dot, **look)
@@ -114,8 +115,10 @@ def draw(some: Sequence[Curve], title: str) -> bytes:
         panel.grid(alpha=0.25)
     for panel in panels[len(settings) :]:
         panel.set_axis_off()
-    figure.legend(handles.values(), handles.keys(), loc="outside right upper", frameon=False, fontsize="small")
-    figure.suptitle(_plain(title), x=0.01, ha="left", fontsize="medium")
+    names = [_plain(method) for method in methods]
+    figure.legend([handles[name] for name in names], names, loc="outside right upper", frameon=False, fontsize="small")
+    # No wider than the panels: the names of methods are next to it.
+    figure.suptitle(textwrap.fill(_plain(title), 45 * columns), x=0.01, ha="left", fontsize="medium")
     figure.supylabel(_plain(some[0].name), fontsize="medium")
     file = io.BytesIO()
     figure.savefig(file, format="png", dpi=110, metadata={"Software": None})
