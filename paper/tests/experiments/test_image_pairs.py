@@ -76,18 +76,6 @@ def test_distinct_images_of_pairs_by_description() -> None:
     assert torch.equal(codes[second], rows.flip(0))
 
 
-def test_bad_pairs_are_refused() -> None:
-    two = torch.tensor([0, 1])
-    with pytest.raises(
-        ValueError, match=r"first of PairSet must be int64 of shape \(n,\) or \(n, k\)\. Got torch.int32"
-    ):
-        PairSet(two.int(), two, torch.zeros(2))
-    with pytest.raises(ValueError, match=r"second of PairSet must be of the shape of first, \(2,\)\. Got \(1,\)"):
-        PairSet(two, two[:1], torch.zeros(2))
-    with pytest.raises(ValueError, match=r"targets of PairSet must be float32 of shape \(2,\), one for each pair"):
-        PairSet(two, two, torch.zeros(2, dtype=torch.float64))
-
-
 # ---------------------------------------------------------------------- one encoding of each image
 
 

@@ -59,21 +59,6 @@ class PairSet:
     second: Tensor
     targets: Tensor
 
-    def __post_init__(self) -> None:
-        for name in ("first", "second"):
-            codes = getattr(self, name)
-            if codes.dtype != torch.int64 or codes.ndim not in (1, 2):
-                must = "int64 of shape (n,) or (n, k)"
-                got = f"{codes.dtype} of shape {tuple(codes.shape)}"
-                raise ValueError(checks.message(f"{name} of PairSet", must, got, "Convert it with .long()."))
-        if self.first.shape != self.second.shape:
-            must = f"of the shape of first, {tuple(self.first.shape)}"
-            raise ValueError(checks.message("second of PairSet", must, tuple(self.second.shape)))
-        if self.targets.dtype != torch.float32 or self.targets.shape != self.first.shape[:1]:
-            must = f"float32 of shape ({self.first.shape[0]},), one for each pair"
-            got = f"{self.targets.dtype} of shape {tuple(self.targets.shape)}"
-            raise ValueError(checks.message("targets of PairSet", must, got, "Convert them with .float()."))
-
     def __len__(self) -> int:
         return self.targets.shape[0]
 
@@ -211,15 +196,19 @@ def learn_pairs(
         pairs = batches.pairs.part(slice(CALIBRATION_PAIRS))
         divergence.calibrate(*encoded(encoder, images, pairs), pairs.targets)
 
+    ended: dict[str, bool] = {}
+
     def measure() -> dict[str, float]:
-        return {"test MSE": squared_error(pair_values(encoder, divergence, images, test), test)}
+        nonlocal ended
+        values = pair_values(encoder, divergence, images, test)
+        ended = dead(values)
+        return {"test MSE": squared_error(values, test)}
 
     settings = plan.settings() | {"calibrate": False, "device": place, "seed": seed, "autocast": autocast}
     learned = learn(model, batches, pair_loss(images), measure, **settings)
     model.eval()
     # Measured here only if the first epoch diverged.
     curve = learned.errors.get("test MSE") or tuple(measure().values())
-    ended = dead(pair_values(encoder, divergence, images, test.part(slice(CALIBRATION_PAIRS))))
     return Outcome({"mse": curve[-1]}, learned.errors, {"stopped": learned.stopped, "loss": learned.loss} | ended)
 
 
