@@ -17,7 +17,6 @@ import numpy as np
 import torch
 from askew_paper.encoders import load_weights
 from safetensors.torch import load as load_safetensors
-from safetensors.torch import save as save_safetensors
 
 import askew
 from askew import io as askew_io
