@@ -73,12 +73,7 @@ def draw(some: Sequence[Curve], title: str) -> bytes:
 
     On a logarithmic scale the lower edge of a band is that of the interval of the logarithm, which is above 0.
 
-    Parameters
-    ----------
-    some
-        At least one curve, all of one name and drawable.
-    title
-        Above all panels.
+    All curves have one name and are drawable.
     """
     figures = checks.optional_import("matplotlib.figure", "plot", "Drawing curves")
     settings = list(dict.fromkeys(curve.setting for curve in some))

@@ -200,18 +200,10 @@ def word_model(
 ) -> Embedded:
     """Return a new divergence between word vectors: a learned encoder and a divergence.
 
-    Parameters
-    ----------
-    method
-        A name of the catalogue, ``"order"``, ``"unconstrained"``, ``"two-sided"`` for nbd with an encoder for each
-        word, or ``"cosine"``, which has no encoder.
-    vectors
-        The encoder first standardises each feature by them.
-    dim, widths
-        Features of the embedding of a word, and hidden layers of the encoder.
-    swapped
-        Whether the divergence takes the second word first. None does so for Bregman divergences: they are most curved
-        in the centre, where general words then are, with specific ones around them.
+    ``method`` is a name of the catalogue, ``"order"``, ``"unconstrained"``, ``"two-sided"`` for nbd with an encoder for
+    each word, or ``"cosine"``, which has no encoder. The encoder standardises each feature by the vectors, and has
+    ``dim`` outputs. ``swapped`` is whether the divergence takes the second word first. None does so for Bregman
+    divergences: they are most curved in the centre, where general words then are, with specific ones around them.
 
     Examples
     --------

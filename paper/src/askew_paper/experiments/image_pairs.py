@@ -41,13 +41,6 @@ STANDARDISED: dict[str, dict[str, Value]] = {
 class PairSet:
     """Pairs of images with their target divergences.
 
-    Parameters
-    ----------
-    first, second
-        Rows of images in a table, int64 ``(n,)``; or codes of images that a function makes, int64 ``(n, k)``.
-    targets
-        Values of D(first, second), float32 ``(n,)``.
-
     Examples
     --------
     >>> pairs = PairSet(torch.tensor([0, 1]), torch.tensor([1, 1]), torch.tensor([2.0, 0.0]))
@@ -55,9 +48,9 @@ class PairSet:
     (2, tensor([1]))
     """
 
-    first: Tensor
+    first: Tensor  # rows of images in a table, int64 (n,), or codes of images that a function makes, int64 (n, k)
     second: Tensor
-    targets: Tensor
+    targets: Tensor  # values of D(first, second), float32 (n,)
 
     def __len__(self) -> int:
         return self.targets.shape[0]
@@ -145,23 +138,11 @@ def learn_pairs(
     The last weights count; the test pairs choose nothing. A training that diverges ends with the weights of the last
     good epoch.
 
-    Parameters
-    ----------
-    encoder, divergence
-        Trained in place, on the device where the encoder's parameters are.
-    images
-        All images, ``(n, channels, height, width)``, uint8 (divided by 255 when used) or float; moved to the device
-        once. Or a function from codes of images ``(m,)`` or ``(m, k)`` to floating images, such as crops made on
-        demand.
-    train
-        Pairs, shuffled in each epoch; or a function from the number of the epoch to its pairs, in their order.
-    test
-        Pairs whose mean squared error is measured after each epoch.
-    plan, seed
-        How to train, with one rate; and the seed of the order of the pairs.
-    calibrate, autocast
-        Whether divergences that have fixed scales get them from the first pairs, and whether the encoder is trained in
-        bfloat16.
+    Encoder and divergence are trained in place, where the encoder's parameters are. ``images`` are all images, ``(n,
+    channels, height, width)``, uint8 (divided by 255 when used) or float; or a function from codes to floating images.
+    ``train`` are pairs, shuffled in each epoch, or a function from the number of the epoch to its pairs. The error of
+    the ``test`` pairs is measured after each epoch. With ``calibrate``, divergences get their scales from the first
+    pairs; with ``autocast`` the encoder is trained in bfloat16.
 
     Examples
     --------

@@ -65,18 +65,8 @@ def drawn_images(number: int, side: int, seed: int) -> Labelled:
 def some_images(setting: str, split: str, number: int | None, side: int, seed: int) -> Labelled:
     """Return images of a published set, drawn at random, each at most once.
 
-    Parameters
-    ----------
-    setting
-        One of :data:`askew_paper.data.images.SETS`, or ``"drawn"`` for :func:`drawn_images`.
-    split
-        ``"train"`` or ``"test"``.
-    number
-        Of images; None for all.
-    side
-        Height and width of drawn images; others have their published size.
-    seed
-        Of the choice of images.
+    ``setting`` is one of :data:`askew_paper.data.images.SETS`, or ``"drawn"`` for :func:`drawn_images` of height and
+    width ``side``. ``number`` None gives all images.
 
     Examples
     --------
@@ -93,14 +83,7 @@ def some_images(setting: str, split: str, number: int | None, side: int, seed: i
 class Standardised:
     """Images of a table with mean 0 and standard deviation 1 in each channel, computed on demand.
 
-    Parameters
-    ----------
-    pixels
-        A table of images, uint8 ``(n, channels, height, width)``; it is on the device once, as bytes.
-    known
-        Number of training images, which come first and give the mean and the standard deviation.
-    device
-        Where the images are computed.
+    The first ``known`` images of the table, uint8 ``(n, channels, height, width)``, give mean and standard deviation.
 
     Examples
     --------
@@ -151,13 +134,6 @@ class Pixels(nn.Module):
     They are resized, and normalised as the published weights expect it, (x - mean) / std for each channel. So a set
     of images stays in bytes, and is on its device once.
 
-    Parameters
-    ----------
-    encoder
-        Takes images ``(n, 3, side, side)``.
-    side
-        Height and width of these images.
-
     Examples
     --------
     >>> Pixels(ResNet20(out=4), side=32)(torch.zeros(2, 3, 96, 96, dtype=torch.uint8)).shape
@@ -188,21 +164,9 @@ class Pixels(nn.Module):
 def encoder_of(encoder: str | nn.Module, out: int | None, side: int) -> Pixels:
     """Return an encoder of stored images, by its name or from any module.
 
-    Parameters
-    ----------
-    encoder
-        ``"resnet20"`` or ``"resnet18"``, with published weights from a local file; ``"small-cnn"``, a small network
-        that starts at random; or a module that takes normalised images ``(n, 3, side, side)``.
-    out
-        Number of features, by a linear layer that starts at random; None gives those of the published network.
-        Ignored for a module.
-    side
-        Height and width that images are resized to.
-
-    Raises
-    ------
-    FileNotFoundError
-        If the file of weights is missing; the message says where it comes from and where to put it.
+    It is ``"resnet20"`` or ``"resnet18"``, with published weights from a local file, which an error names if it is
+    missing; ``"small-cnn"``, which starts at random; or a module that takes normalised images ``(n, 3, side, side)``. A
+    linear layer that starts at random gives ``out`` features; None those of the published network.
 
     Examples
     --------

@@ -55,26 +55,14 @@ Targets = NDArray[np.float32]
 
 @dataclass(frozen=True, eq=False)
 class Task:
-    """Training and test pairs of nodes with their distances.
+    """Training and test pairs of nodes with their distances, in units of the mean distance of training pairs."""
 
-    Attributes
-    ----------
-    features : tensor of shape (n, dim)
-        Of each node, float32.
-    train, test : tensor of shape (m, 2)
-        Pairs of nodes.
-    train_targets, test_targets : array of shape (m,)
-        Their distances, in units of the mean distance of training pairs.
-    test_reverse : array of shape (m,) or (0,)
-        Distances of the test pairs in the other direction, if they are wanted.
-    """
-
-    features: Tensor
-    train: Tensor
+    features: Tensor  # of each node, (n, dim)
+    train: Tensor  # pairs of nodes, (m, 2)
     test: Tensor
-    train_targets: Targets
+    train_targets: Targets  # (m,)
     test_targets: Targets
-    test_reverse: Targets
+    test_reverse: Targets  # distances of the test pairs in the other direction, if they are wanted
 
 
 def make_task(
@@ -91,20 +79,9 @@ def make_task(
 ) -> Task:
     """Return pairs of nodes of a graph with their features and distances.
 
-    Parameters
-    ----------
-    graph
-        Lengths of edges, ``(n, n)``; all nodes reach each other.
-    directed
-        Whether its two directions differ; then the features include the distances from landmarks.
-    train, test
-        Numbers of pairs; fewer of both, in this proportion, if the graph has fewer.
-    landmarks, noise, distractors
-        Of the features.
-    seed
-        Of landmarks, features and pairs.
-    reverse
-        Whether to compute the distances of test pairs in the other direction as well.
+    All nodes of the graph reach each other. In a directed one the features include the distances from landmarks. There
+    are fewer pairs, in the same proportion, if the graph has fewer. ``reverse`` is whether to compute the distances of
+    test pairs in the other direction as well.
 
     Examples
     --------
@@ -149,19 +126,10 @@ def learn_distances(
 
     Return the divergence between features, the learning rate, if it was chosen, and how the training ended.
 
-    Parameters
-    ----------
-    method, task
-        A name of :func:`askew.names`, and the pairs; the test pairs are not used.
-    plan
-        With the schedule "linear", the rate with the smallest error on held-out training pairs after some epochs is
-        taken; it rises and falls as in :func:`askew.fit`, and the weights of the epoch that is best on those pairs are
-        kept. With "steps", the rates follow each other, each for the same number of epochs, all training pairs are used
-        and the last weights are kept, as in the paper.
-    seed
-        Of weights, of the order of pairs and of which of them are held out.
-    widths, out
-        Hidden layers and outputs of the encoder.
+    With the schedule "linear", the rate with the smallest error on held-out training pairs after a trial is taken; it
+    rises and falls as in :func:`askew.fit`, and the weights of the epoch that is best on those pairs are kept. With
+    "steps", the rates follow each other, each for the same number of epochs, all training pairs are used and the last
+    weights are kept, as in the paper.
 
     Examples
     --------

@@ -38,13 +38,6 @@ def options(scale: str, setting: str, method: str) -> dict[str, Value]:
 def cells(scale: str, seeds: int, networks: Iterable[str] | None = None) -> Iterator[Cell]:
     """Return the cells of road networks and all methods.
 
-    Parameters
-    ----------
-    scale, seeds
-        As of an :class:`~askew_paper.experiment.Experiment`.
-    networks
-        Names for :func:`askew_paper.data.roads.load_road`; those of the scale by default.
-
     Examples
     --------
     >>> [cell.method for cell in cells("quick", 1, ["Winnipeg"])][:2]
@@ -78,13 +71,6 @@ def direction(targets: NDArray[Any], reverse: NDArray[Any], predicted: NDArray[A
     """Return how often the faster of two directions is predicted, among pairs for which there is one.
 
     A prediction of equal times counts half: a symmetric one gets exactly 0.5.
-
-    Parameters
-    ----------
-    targets, reverse
-        Travel times there and back, ``(m,)``.
-    predicted, back
-        Predictions of them.
 
     Examples
     --------
