@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import math
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -331,9 +331,14 @@ def learn_cell(
         held_out = test_pairs(rows[:held], first_seed(cell) + 1)
         trial = functools.partial(epoch_pairs, rows[held:])
         plan, errors = choose_rate(build, images, trial, held_out, plan, cell.seed, autocast)
-    model, pairs_of = build(), functools.partial(epoch_pairs, rows)
-    outcome = learn_pairs(*model, images, pairs_of, test, plan, cell.seed, autocast=autocast)
-    chosen = {**outcome.chosen, "learning_rate": plan.rates[0], "validation": errors}
+    pairs_of = functools.partial(epoch_pairs, rows)
+    # A rate that was good in a short trial may end with D = 0 everywhere; then the next best one has its turn.
+    for rate in sorted(map(float, errors), key=lambda rate: errors[str(rate)]) or plan.rates:
+        model, plan = build(), replace(plan, rates=(rate,))
+        outcome = learn_pairs(*model, images, pairs_of, test, plan, cell.seed, autocast=autocast)
+        if "dead" not in outcome.chosen:
+            break
+    chosen = {**outcome.chosen, "learning_rate": rate, "validation": errors}
     others = {name: squared_error(pair_values(*model, images, pairs), pairs) for name, pairs in (more or {}).items()}
     return Outcome({**outcome.scores, **others}, outcome.curves, chosen)
 
