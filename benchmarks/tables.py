@@ -8,6 +8,7 @@ repository in the folder that ASKEW_DATA names; digits and breast cancer come wi
     python benchmarks/tables.py --time            # seconds of DivergenceLearner() with its defaults, all cores
     python benchmarks/tables.py --against CHECKOUT --splits 3   # DivergenceLearner() of another commit, by turns
     python benchmarks/tables.py --splits 3 --tables iris wine --methods nbd mahalanobis
+    python benchmarks/tables.py --reserved        # to choose settings: queries that no split of the experiment has
 """
 
 from __future__ import annotations
@@ -28,6 +29,7 @@ os.environ.setdefault("OMP_NUM_THREADS", "1" if "--time" not in sys.argv else st
 import numpy as np
 import torch
 from askew_paper.data import load_table, table_names
+from askew_paper.experiments.ranking import reserved
 from numpy.typing import NDArray
 from sklearn.datasets import load_breast_cancer, load_digits
 from sklearn.model_selection import train_test_split
@@ -78,6 +80,9 @@ def evaluate(method: str, name: str, split: int) -> Result:
     torch.set_num_threads(int(os.environ["OMP_NUM_THREADS"]))
     points, classes = load(name)
     rows, queries = train_test_split(np.arange(len(classes)), test_size=0.2, random_state=split)
+    if "--reserved" in sys.argv:
+        queries = reserved(len(classes))
+        rows = np.setdiff1d(np.arange(len(classes)), queries)
     learner = askew.DivergenceLearner(**METHODS[method], random_state=split, progress=False)
     started = time.perf_counter()
     learner.fit(points[rows], classes[rows])
@@ -178,6 +183,7 @@ def main() -> None:
     )
     parser.add_argument("--time", action="store_true", help="only time DivergenceLearner() on each table, all cores")
     parser.add_argument("--against", type=Path, help="compare with another checkout: ratio of seconds and MAP")
+    parser.add_argument("--reserved", action="store_true", help="queries that no split of the experiment has")
     arguments = parser.parse_args()
     if arguments.against:
         show_against(arguments.against, arguments.tables, arguments.splits)

@@ -126,7 +126,7 @@ def test_list_knows_what_was_measured_here(capsys: pytest.CaptureFixture[str]) -
             ("run", "sum"),
             "name of an experiment must be one of 'sums', 'products'. Got 'sum' instead. Did you mean",
         ),
-        (("run", "--scale", "papr"), "scale must be one of 'toy', 'quick', 'paper'. Got 'papr' instead."),
+        (("run", "--scale", "papr"), "scale must be one of 'toy', 'quick', 'medium', 'paper'. Got 'papr' instead."),
         (("run", "sums", "--seeds", "0"), "seeds must be a positive integer. Got 0 instead."),
         (("run", "sums", "--jobs", "0"), "jobs must be a positive integer. Got 0 instead."),
         (("run", "products", "--scale", "paper"), "scale of 'products' must be one of 'quick'. Got 'paper'"),

@@ -171,8 +171,8 @@ def test_figures_of_other_data_are_shown_and_not_judged() -> None:
     experiment = dataclasses.replace(SUMS, incomparable=("small",))
     assert texts(overview(compare(experiment, make_rows(), "paper"), MAE))[0] == (
         "nbd",
-        "0.210 ± 0.025 (0.500)",
-        "0.210 ± 0.025 ▲ (0.700)",
+        "0.210±0.025 (0.500)",
+        "0.210±0.025 ▲ (0.700)",
     )
     line = texts(details(compare(experiment, make_rows(), "paper"), "small"))[0]
     assert line[2:6] == ("0.500 ± 0.100", "0.210 ± 0.025", "", "")
@@ -199,20 +199,20 @@ def test_overview_has_methods_by_settings() -> None:
     assert table.title == "MAE (lower is better)"
     assert list(table.frame.columns) == ["Method", "small", "large"]
     assert texts(table) == [
-        ("nbd", "0.210 ± 0.025 ▲ (0.500)", "0.210 ± 0.025 ▲ (0.700)"),
-        ("nbd-paper", "0.560 ± 0.025 ● (0.500)", "0.560 ± 0.025 ▲ (0.700)"),
+        ("nbd", "0.210±0.025 ▲ (0.500)", "0.210±0.025 ▲ (0.700)"),
+        ("nbd-paper", "0.560±0.025 ● (0.500)", "0.560±0.025 ▲ (0.700)"),
         ("forgotten", "missing (0.900)", ""),
     ]
     written = page(sections(make_rows(), [SUMS]))
     assert '<td>forgotten</td>\n<td class="missing">missing (0.900)</td>\n<td></td>' in written
-    assert '<td class="better">0.210 ± 0.025 ▲ (0.500)</td>' in written
+    assert '<td class="better">0.210±0.025 ▲ (0.500)</td>' in written
 
 
 def test_scales_are_never_mixed() -> None:
     rows = make_rows("quick", seeds=2) + make_rows("paper", seeds=3)
     found = {scale: overview(compare(SUMS, rows, scale), MAE) for scale in ("quick", "paper")}
-    assert texts(found["paper"])[0][1].startswith("0.210 ±")
-    assert texts(found["quick"])[0][1].startswith("0.305 ±")
+    assert texts(found["paper"])[0][1].startswith("0.210±")
+    assert texts(found["quick"])[0][1].startswith("0.305±")
     assert found["quick"].note.startswith("Scale: quick. Seeds: 2.")
     assert option_notes(compare(SUMS, rows, "quick")) == ["Settings of all: epochs 5, rate 0.001."]
     only = overview(compare(SUMS, make_rows("quick"), "paper"), MAE)
@@ -226,7 +226,12 @@ def test_missing_cells_and_seeds_are_told() -> None:
     ]
     table = overview(compare(SUMS, rows, "paper"), MAE)
     assert [line[2] for line in texts(table)][:2] == ["missing (0.700)"] * 2
-    assert texts(table)[1][1] == "0.550 ● (0.500)"
+    # So few seeds do not compete, and are grey in HTML.
+    assert texts(table)[1][1] == "0.550 seeds: 1 ● (0.500)"
+    assert '<td class="missing">0.550 seeds: 1' in page(sections(rows, [SUMS]))
+    unpublished = dataclasses.replace(SUMS, published=())
+    few = overview(compare(unpublished, [row for row in rows if row.cell.method == "nbd"], "paper"), MAE)
+    assert [line[0] for line in texts(few)] == ["nbd"]
     assert table.note == "Scale: paper. Seeds: 1 to 3 of 3. Missing: 3 of 5."
 
 
@@ -356,7 +361,7 @@ def test_report_is_whole_and_loads_nothing(results: Path, tmp_path: Path) -> Non
             "Sums of numbers, paper scale",
             "Scale: paper. Seeds: 3. Missing: 1 of 5.",
             "Settings of all: epochs 200, rate 0.001.",
-            "0.210 ± 0.025 ▲ (0.500)",
+            "0.210±0.025 ▲ (0.500)",
             "missing (0.900)",
             "Numbers are numbers.",
             "12 rows, 0.0067 hours together, on 2 cores. Commit: abcdef0123+. Versions: torch 2.",
@@ -365,6 +370,16 @@ def test_report_is_whole_and_loads_nothing(results: Path, tmp_path: Path) -> Non
             assert phrase in some
     assert "](sums-paper-0.png)" in markdown
     assert files[4].read_bytes().startswith(b"\x89PNG")
+
+
+def test_pages_are_short() -> None:
+    docs = Path(__file__).parents[2] / "docs"
+    assert len((docs / "results.md").read_text("utf-8").split()) <= 1500
+    for file in (docs / "results").glob("*.md"):
+        visible, inner = file.read_text("utf-8"), r"<details[^>]*>(?:(?!<details).)*?</details>"
+        while "<details" in visible:
+            visible = re.sub(inner, "", visible, flags=re.DOTALL)
+        assert len([word for word in visible.split() if word not in ("|", "---")]) < 600, file
 
 
 def test_same_results_give_the_same_files(results: Path, tmp_path: Path) -> None:
@@ -455,7 +470,18 @@ def test_claims_say_which_methods_were_not_run_yet() -> None:
         claims=(Claim("", "mae", ("nbd",), ("nbd-paper", "deep-div", "no such method")),),
     )
     table = judge(compare(experiment, make_rows(), "paper"))
-    assert table["At this scale"][0] == "confirmed, clearly; not run yet: deep-div"
+    assert table["At this scale"][0] == "confirmed, clearly; not run yet or dead: deep-div"
+
+
+def test_no_claim_counts_against_a_dead_training() -> None:
+    experiment = dataclasses.replace(SUMS, claims=(Claim("", "mae", ("nbd",), ("nbd-paper",)),))
+    rows = [
+        dataclasses.replace(row, chosen={"dead": True}) if row.cell.method == "nbd-paper" else row
+        for row in make_rows()
+    ]
+    found = compare(experiment, rows, "paper")
+    assert judge(found).empty
+    assert texts(overview(found, MAE))[1][1] == "0.560±0.025 dead ● (0.500)"
 
 
 def test_claims_of_the_best_of_each_and_of_closeness() -> None:
@@ -476,7 +502,7 @@ def test_claims_of_the_best_of_each_and_of_closeness() -> None:
 
 
 def test_a_claim_of_closeness_says_how_clear_it_is() -> None:
-    rows = make_rows()  # 0.210 ± 0.025 and 0.560 ± 0.025
+    rows = make_rows()  # 0.210 ± 0.025 and 0.560±0.025
     for factor, outcome in ((3.0, "confirmed, within the spread"), (4.0, "confirmed, clearly")):
         found = judged(Claim("", "mae", ("nbd-paper",), ("nbd",), factor=factor), rows)
         assert {text for _, text, _ in found} == {outcome}
@@ -518,7 +544,8 @@ def test_claims_name_methods_and_settings_that_are_there(experiment: Experiment)
 def test_claims_stand_before_the_tables() -> None:
     experiment = dataclasses.replace(SUMS, claims=(Claim("NBD is best", "mae", ("nbd",), ("nbd-paper",)),))
     written = text(sections(make_rows(), [experiment]))
-    assert written.index("NBD is best | small | confirmed, clearly") < written.index("MAE (lower is better)")
+    assert written.index("| NBD is best | small, large |  |") < written.index("MAE (lower is better)")
+    assert "NBD is best | small | confirmed, clearly" in written
 
 
 # ---------------------------------------------------------------------- curves

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Iterator
 
 import pytest
 from askew_paper.experiment import MAE, PURITY, Cell, Experiment, Outcome, Score, grid
+from askew_paper.published import Published
 from askew_paper.rows import Row
-from askew_paper.scorecard import scorecard
+from askew_paper.scorecard import anchors, scorecard
 
 METHODS = ("nbd", "drift-root", "iqe", "mahalanobis", "mean")
 
@@ -36,9 +38,9 @@ def make(
 @pytest.mark.parametrize(
     ("ours", "verdict", "by"),
     [
-        ([1.0, 1.0, 1.03], "▲ ahead", "-50 %"),
-        ([1.9, 2.1, 2.0], "● tie", "+0 %"),
-        ([3.0, 3.01, 3.02], "▼ behind", "+50 %"),
+        ([1.0, 1.0, 1.03], "▲ ahead", "-50%"),
+        ([1.9, 2.1, 2.0], "● tie", "+0%"),
+        ([3.0, 3.01, 3.02], "▼ behind", "+50%"),
     ],
 )
 def test_a_difference_counts_if_the_intervals_do_not_overlap(ours: list[float], verdict: str, by: str) -> None:
@@ -71,3 +73,24 @@ def test_without_rows_there_is_nothing_to_say() -> None:
     short, long = scorecard([], [make({}, missing=("nbd",))[1]])
     assert short.empty
     assert long.empty
+
+
+def test_each_setting_counts_at_its_largest_scale() -> None:
+    rows, quick = make({"nbd": [1.0], "iqe": [2.0]})
+    both = dataclasses.replace(quick, seeds={"quick": 3, "medium": 1}, minutes={"quick": 1.0, "medium": 9.0})
+    longer = [dataclasses.replace(row, cell=dataclasses.replace(row.cell, scale="medium")) for row in rows]
+    assert scorecard([*rows, longer[0]], [both])[0]["Scale"].tolist() == ["quick"]  # the others have no row there
+    assert scorecard([*rows, *longer], [both])[0]["Scale"].tolist() == ["medium"]
+
+
+def test_published_figures_stand_next_to_ours() -> None:
+    rows, sums = make({"nbd": [60.0], "iqe": [70.0]}, Score("f1", "F1", lower_is_better=False, digits=1))
+    rows = [dataclasses.replace(row, cell=dataclasses.replace(row.cell, experiment="closure")) for row in rows]
+    papers = tuple(
+        Published("", "small", name, "f1", mean, None, name) for name, mean in (("box", 80.0), ("cone", 75.0))
+    )
+    cells = {row.cell.group: row.cell for row in rows}.values()
+    closure = dataclasses.replace(sums, name="closure", published=papers, cells=lambda scale, seeds: cells)
+    [line] = anchors(rows, [closure]).itertuples(index=False)
+    assert tuple(line) == ("closure, small: F1", "80.0 box", "▼ behind?", "60.0", "nbd 60.0", "iqe 70.0")
+    assert scorecard(rows, [closure])[1].empty

@@ -41,7 +41,9 @@ def _shared(debug: Annotated[bool, typer.Option("--debug", help="Show where an e
 def _run(
     context: typer.Context,
     names: Names = None,
-    scale: Annotated[str, typer.Option(metavar="quick|paper", help="Reduced, or as in the paper.")] = "quick",
+    scale: Annotated[
+        str, typer.Option(metavar="quick|medium|paper", help="Minutes, hours, or as in the paper.")
+    ] = "quick",
     seeds: Annotated[int | None, typer.Option(help="Repetitions.", show_default="default of each")] = None,
     jobs: Annotated[int, typer.Option(help="Runs at the same time, which share the cores.")] = 1,
     output: Annotated[Path, typer.Option("-o", "--output", help="Folder of the results.")] = RESULTS,

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import io
 import math
+import textwrap
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -13,7 +15,7 @@ from numpy.typing import NDArray
 from askew import checks
 from askew.plot.frame import CYCLE
 from askew_paper.rows import Row
-from askew_paper.summary import interval
+from askew_paper.summary import OURS, interval
 
 STYLES = ("-", "--", "-.", ":")
 COLUMNS = 3
@@ -71,16 +73,12 @@ def draw(some: Sequence[Curve], title: str) -> bytes:
 
     On a logarithmic scale the lower edge of a band is that of the interval of the logarithm, which is above 0.
 
-    Parameters
-    ----------
-    some
-        At least one curve, all of one name and drawable.
-    title
-        Above all panels.
+    All curves have one name and are drawable.
     """
     figures = checks.optional_import("matplotlib.figure", "plot", "Drawing curves")
     settings = list(dict.fromkeys(curve.setting for curve in some))
-    methods = list(dict.fromkeys(curve.method for curve in some))
+    # Ours come first: the lines that are seen at once, wide, solid and in the first colours.
+    methods = sorted(dict.fromkeys(curve.method for curve in some), key=lambda method: not method.startswith(OURS))
     columns = min(COLUMNS, len(settings))
     lines = math.ceil(len(settings) / columns)
     # As high as the panels, or as the list of methods next to them.
@@ -94,14 +92,17 @@ def draw(some: Sequence[Curve], title: str) -> bytes:
     for panel, setting in zip(panels, settings, strict=False):
         for curve in (curve for curve in some if curve.setting == setting):
             style, colour = divmod(methods.index(curve.method), len(CYCLE))
-            look = {"color": CYCLE[colour], "linestyle": STYLES[style % len(STYLES)], "linewidth": 1.5}
+            ours = curve.method.startswith(OURS)
+            look: dict[str, Any] = {"color": CYCLE[colour], "linestyle": STYLES[style % len(STYLES)]}
+            look |= {"linewidth": 2.5, "linestyle": "-", "zorder": 3} if ours else {"linewidth": 1.0, "alpha": 0.7}
             steps = np.arange(1, len(curve.mean) + 1)
             dot = "o" if len(steps) == 1 else ""  # no line shows a single value
             (handles[_plain(curve.method)],) = panel.plot(steps, curve.mean, marker=dot, **look)
             if curve.seeds > 1:
                 with np.errstate(over="ignore"):
                     low = curve.mean * np.exp(-curve.half / curve.mean) if is_log else curve.mean - curve.half
-                panel.fill_between(steps, low, curve.mean + curve.half, color=CYCLE[colour], alpha=0.2, linewidth=0)
+                band = {"color": CYCLE[colour], "alpha": 0.2 if ours else 0.08, "linewidth": 0}
+                panel.fill_between(steps, low, curve.mean + curve.half, **band)
         panel.set_yscale("log" if is_log else "linear")
         panel.set_title(_plain(setting), fontsize="medium")
         panel.set_xlabel("epoch")
@@ -109,8 +110,10 @@ def draw(some: Sequence[Curve], title: str) -> bytes:
         panel.grid(alpha=0.25)
     for panel in panels[len(settings) :]:
         panel.set_axis_off()
-    figure.legend(handles.values(), handles.keys(), loc="outside right upper", frameon=False, fontsize="small")
-    figure.suptitle(_plain(title), x=0.01, ha="left", fontsize="medium")
+    names = [_plain(method) for method in methods]
+    figure.legend([handles[name] for name in names], names, loc="outside right upper", frameon=False, fontsize="small")
+    # No wider than the panels: the names of methods are next to it.
+    figure.suptitle(textwrap.fill(_plain(title), 45 * columns), x=0.01, ha="left", fontsize="medium")
     figure.supylabel(_plain(some[0].name), fontsize="medium")
     file = io.BytesIO()
     figure.savefig(file, format="png", dpi=110, metadata={"Software": None})

@@ -4,10 +4,8 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
-from typing import NamedTuple
 
 import torch
-from safetensors.torch import load_file
 from torch import Tensor, nn
 from torch.nn import functional
 
@@ -158,29 +156,12 @@ def _initialise(network: nn.Module) -> None:
 # ---------------------------------------------------------------------- weights
 
 
-class LoadedWeights(NamedTuple):
-    """The names that :func:`load_weights` did not load."""
-
-    missing: tuple[str, ...]  # tensors of the encoder that the file has no values for; they keep those they had
-    dropped: tuple[str, ...]  # tensors of the file that the encoder has no place for
-
-
-def load_weights(encoder: nn.Module, path: str | os.PathLike[str], *, strict: bool = True) -> LoadedWeights:
+def load_weights(encoder: nn.Module, path: str | os.PathLike[str]) -> None:
     r"""Read trained weights from a local file into an encoder; nothing is executed or downloaded.
 
-    The file is a ``.safetensors`` file or one that ``torch.save`` wrote, read with ``weights_only=True``. It holds a
-    state dict, bare or under ``"state_dict"``; a prefix ``module.`` is removed. The last layer of a classifier
-    (``linear`` or ``fc``) is left out where the encoder has none of that shape, so its weights serve any ``out``. The
-    encoder is changed only if everything fits.
-
-    Parameters
-    ----------
-    encoder
-        The module to fill.
-    path
-        The file.
-    strict
-        Whether a name that only one side has is an error. A shape that differs always is.
+    The file is one that ``torch.save`` wrote, read with ``weights_only=True``. It holds a state dict, bare or under
+    ``"state_dict"``; a prefix ``module.`` is removed. The last layer of a classifier (``linear`` or ``fc``) is left out
+    where the encoder has none of that shape, so its weights serve any ``out``. The encoder is changed only if all fits.
 
     Examples
     --------
@@ -188,67 +169,42 @@ def load_weights(encoder: nn.Module, path: str | os.PathLike[str], *, strict: bo
     >>> with tempfile.TemporaryDirectory() as folder:
     ...     torch.save(ResNet20(out=10).state_dict(), f"{folder}/classifier.pt")
     ...     load_weights(ResNet20(), f"{folder}/classifier.pt")
-    LoadedWeights(missing=(), dropped=('linear.weight', 'linear.bias'))
     """
-    given = _read_weights(Path(path))
-    own = encoder.state_dict()
-    if all(name.startswith("module.") for name in given) and not any(name.startswith("module.") for name in own):
-        given = {name.removeprefix("module."): tensor for name, tensor in given.items()}
-    source, kind = f"the weights in {os.fspath(path)!r}", type(encoder).__name__
-
-    shapes = {name: tensor.shape for name, tensor in own.items()}
+    given = {name.removeprefix("module."): tensor for name, tensor in _read_weights(Path(path)).items()}
+    shapes = {name: tensor.shape for name, tensor in encoder.state_dict().items()}
     other_head = {name.split(".")[0] for name in HEADS if name in given and shapes.get(name) != given[name].shape}
-    head = {name for name in HEADS if name.split(".")[0] in other_head}
-    kept = {name: tensor for name, tensor in given.items() if name in own and name not in head}
-    if not kept:
-        must = f"named as those of {kind}, such as {next(iter(own), None)!r}"
-        raise ValueError(checks.message(source, must, f"names such as {next(iter(given))!r}"))
-    for name, tensor in kept.items():
-        if tensor.shape != shapes[name]:
-            must = f"of the shapes of {kind}, which has {name} of shape {tuple(shapes[name])}"
-            hint = "Build the encoder with the sizes of the file."
-            raise ValueError(checks.message(source, must, tuple(tensor.shape), hint))
-
     # Files older than this counter of batch normalisation lack it, and nothing here depends on it.
-    missing = tuple(name for name in own if name not in kept and not name.endswith("num_batches_tracked"))
-    dropped = tuple(name for name in given if name not in kept)
-    if strict:
-        for must, label, names in (
-            ("complete", "no values for", [name for name in missing if name not in head]),
-            (f"those of {kind}", "unknown names", [name for name in dropped if name not in head]),
-        ):
-            if names:
-                more = f" and {len(names) - 3} more" if len(names) > 3 else ""
-                hint = "Load what fits with strict=False."
-                raise ValueError(checks.message(source, must, f"{label} {', '.join(names[:3])}{more}", hint))
-    encoder.load_state_dict(kept, strict=False)
-    return LoadedWeights(missing, dropped)
+    shapes = {
+        name: shape
+        for name, shape in shapes.items()
+        if name.split(".")[0] not in other_head and (name in given or not name.endswith("num_batches_tracked"))
+    }
+    given = {name: tensor for name, tensor in given.items() if name.split(".")[0] not in other_head}
+    found = {name: tensor.shape for name, tensor in given.items()}
+    wrong = [name for name in shapes | found if shapes.get(name) != found.get(name)]
+    if wrong:
+        name = wrong[0]
+        must = f"those of {type(encoder).__name__}, which has {name} of shape {tuple(shapes.get(name, ()))}"
+        hint = "Build the encoder with the sizes of the file."
+        raise ValueError(checks.message(f"the weights in {os.fspath(path)!r}", must, tuple(found.get(name, ())), hint))
+    encoder.load_state_dict(given, strict=False)
 
 
 def _read_weights(path: Path) -> dict[str, Tensor]:
     """Return the named tensors of a file."""
     if not path.is_file():
         raise FileNotFoundError(checks.message("path of load_weights", "a file", repr(str(path))))
-    got = ""
     try:
-        is_safe = path.suffix == ".safetensors"
-        content: object = load_file(path) if is_safe else torch.load(path, map_location="cpu", weights_only=True)
+        content: object = torch.load(path, map_location="cpu", weights_only=True)
     except PermissionError:
         raise
-    except Exception as error:  # readers raise many kinds for a file that is not theirs; all mean the same here
-        content, got = {}, f"a file that cannot be read as such ({type(error).__name__})"
+    except Exception as error:  # torch raises many kinds for a file that is not its own; all mean the same here
+        content = f"a file that cannot be read as such ({type(error).__name__})"
     if isinstance(content, dict) and isinstance(content.get("state_dict"), dict):
         content = content["state_dict"]
-    if not isinstance(content, dict) or not content:
-        got = got or (f"a {type(content).__name__}" if content != {} else "an empty dict")
-    else:
-        wrong = [
-            (name, value) for name, value in content.items() if not isinstance(value, Tensor) or type(name) is not str
-        ]
-        got = f"a dict with {wrong[0][0]!r}: {type(wrong[0][1]).__name__}" if wrong else ""
-    if got:
-        must = "a weight file: a state dict of tensors, bare or under 'state_dict'"
-        hint = "Save one with torch.save(encoder.state_dict(), path)."
-        raise ValueError(checks.message(f"{str(path)!r}", must, got, hint))
-    assert isinstance(content, dict)
-    return content
+    if isinstance(content, dict) and content and all(isinstance(value, Tensor) for value in content.values()):
+        return content
+    must = "a weight file: a state dict of tensors, bare or under 'state_dict'"
+    got = content if isinstance(content, str) else f"a {type(content).__name__} of something else"
+    hint = "Save one with torch.save(encoder.state_dict(), path)."
+    raise ValueError(checks.message(f"{str(path)!r}", must, got, hint))

@@ -14,8 +14,9 @@ from typing import Any, TypeAlias
 from askew import checks
 from askew_paper.published import Published
 
-# toy: seconds, shows only that it runs. quick: minutes on two cores. paper: the paper's epochs, sizes, repetitions.
-SCALES = ("toy", "quick", "paper")
+# toy: seconds, shows only that it runs. quick: minutes on two cores. medium: hours on them, long enough to converge.
+# paper: the paper's epochs, sizes, repetitions.
+SCALES = ("toy", "quick", "medium", "paper")
 SORTED = "Make them with tuple(sorted(mapping.items()))."
 
 Value: TypeAlias = "str | int | float | bool | tuple[Value, ...] | None"

@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from askew import checks
 from askew.divergences import CATALOGUE, Divergence, Embedded, NeuralBregman, Sqrt
+from askew.divergences.wrappers import Wrapper
 from askew_paper.unconstrained import Unconstrained
 
 # What is compared with the paper's methods where direction matters.
@@ -37,8 +38,50 @@ OWN: dict[str, Callable[[int], Divergence]] = {
 }
 
 
-def make_head(method: str, dim: int) -> Divergence:
-    """Return a new divergence between embeddings of ``dim`` features.
+class Calibrated(Wrapper):
+    """A divergence of standardised points times a fixed number: every method starts with D of the same size.
+
+    :meth:`calibrate` sets these numbers. Without it, it is the divergence itself.
+
+    Examples
+    --------
+    >>> x, y = torch.randn(2, 100, 3, generator=torch.Generator().manual_seed(0))
+    >>> norm = Calibrated(make_head("deepnorm", 3))
+    >>> norm.calibrate(100 * x, 100 * y, median=0.1)
+    >>> round(norm(100 * x, 100 * y).median().item(), 4)
+    0.1
+    """
+
+    shift: Tensor
+    inverse: Tensor
+    size: Tensor
+
+    def __init__(self, divergence: Divergence) -> None:
+        super().__init__(divergence)
+        for name in ("shift", "inverse", "size"):
+            self.register_buffer(name, torch.zeros(()) if name == "shift" else torch.ones(()))
+
+    def compute(self, x: Tensor, y: Tensor) -> Tensor:
+        x, y = ((points - self.shift) * self.inverse for points in (x, y))
+        return self.divergence.compute(x, y) * self.size
+
+    def compute_pairwise(self, x: Tensor, y: Tensor) -> Tensor:
+        x, y = ((points - self.shift) * self.inverse for points in (x, y))
+        return self.divergence.compute_pairwise(x, y) * self.size
+
+    @torch.no_grad()
+    def calibrate(self, x: Tensor, y: Tensor, targets: Tensor | None = None, median: float = 1.0) -> None:
+        deviation, self.shift = torch.std_mean(torch.cat([x, y]), 0, correction=0)
+        self.inverse, self.size = 1 / deviation.clamp_min(1e-6), torch.ones_like(self.size)
+        first, second = ((points - self.shift) * self.inverse for points in (x, y))
+        self.divergence.calibrate(first, second, targets, median)
+        values = self(x, y)
+        wanted, found = (median, values.median()) if targets is None else (targets.mean(), values.mean())
+        self.size = wanted / found.clamp_min(1e-6)
+
+
+def make_head(method: str, dim: int, standardised: bool = False) -> Divergence:
+    """Return a new divergence between embeddings of ``dim`` features, or of standardised ones.
 
     Methods are names of the catalogue; ``"nbd-quadratic"``, the NBD with its quadratic term, which an encoder makes
     superfluous; ``"two-sided"`` and ``"two-sided-root"``, with a linear map for each argument; and
@@ -50,7 +93,6 @@ def make_head(method: str, dim: int) -> Divergence:
     (2, 3)
     """
     checks.check_name(method, [*OWN, *CATALOGUE], "method behind an encoder")
-    if method in OWN:
-        return OWN[method](dim)
-    entry = CATALOGUE[method]
-    return (entry.head or entry.factory)(dim)
+    entry = CATALOGUE.get(method)
+    head = OWN[method](dim) if entry is None or method in OWN else (entry.head or entry.factory)(dim)
+    return Calibrated(head) if standardised else head

@@ -46,13 +46,6 @@ def read_notes(experiment: str, folder: Path | None = None) -> Notes:
     The file ``<experiment>.md`` has a title and up to three sections, ``## Needs``, ``## Notes`` and ``## Claims``,
     each with a list in plain text. An item of the last one is ``- key: sentence``.
 
-    Parameters
-    ----------
-    experiment
-        Its name.
-    folder
-        Where the file is; by default ``paper/notes``, or its copy in an installed package.
-
     Examples
     --------
     >>> notes = read_notes("timing")

@@ -20,11 +20,12 @@ from askew_paper.curves import LARGEST, curves, draw
 from askew_paper.experiment import SCALES, Experiment, Score
 from askew_paper.rows import Row, read
 from askew_paper.scorecard import LEGEND as SCORECARD_LEGEND
-from askew_paper.scorecard import scorecard
+from askew_paper.scorecard import anchors, scorecard
 from askew_paper.summary import Comparison, compare, judge, listed, number
 
 TITLE = "Results"
-MISSING = "missing"
+# Grey in HTML: a figure that is missing, and one of so few seeds that it does not compete.
+MISSING, FEW_SEEDS = "missing", "seeds:"
 # Where the links to the sections go in HTML: behind the scorecard.
 NAVIGATION = "<!-- sections -->"
 SYMBOLS = {"better": "▲", "within": "●", "worse": "▼"}
@@ -34,13 +35,16 @@ LEGEND = (
     "largest. Without a mark, the paper had other data or measured something else, or there is one run of ours and no "
     "spread of the paper's. A figure without ± has one seed."
 )
+SHORT_LEGEND = "(The paper's value): ▲ ours is better, ● within the spread, ▼ worse."
 MEANINGS = {
     "toy": "Toy scale: only shows that it runs. Its numbers mean nothing.",
     "quick": "Quick scale: reduced epochs, rows or repetitions. Not the paper's setting; see the paper scale for that.",
+    "medium": "Medium scale: hours on two cores, long enough to converge; fewer repetitions than the paper's.",
     "paper": "Paper scale: the paper's sizes and epochs, except where settings, notes or tables (seeds) say otherwise.",
 }
 # The first word, or a symbol, of a field and how it looks in HTML.
-LOOKS = {symbol: mark for mark, symbol in SYMBOLS.items()} | {MISSING: MISSING, "confirmed": "better", "not": "worse"}
+LOOKS = {symbol: mark for mark, symbol in SYMBOLS.items()}
+LOOKS |= {MISSING: MISSING, FEW_SEEDS: MISSING, "confirmed": "better", "not": "worse"}
 STYLE = Path(__file__).with_name("report.css").read_text("utf-8").strip()
 
 
@@ -71,7 +75,8 @@ class Section:
     heading: str
     notes: Sequence[str]
     settings: Sequence[str]
-    overviews: Sequence[Table]
+    overviews: Sequence[Table]  # what a reader sees at once
+    more: Sequence[Table]
     details: Sequence[Table]
     pictures: Sequence[Picture]
 
@@ -87,16 +92,32 @@ class Section:
 def overview(comparison: Comparison, score: Score) -> Table:
     """Return one score of all methods (rows) in all settings (columns), with the paper's value in parentheses."""
     lines = comparison.table[comparison.table["score"] == score.name]
-    fields = {}
+    fields, most = {}, lines["seeds"].max()
     for line in lines.itertuples():
-        ours = number(line.mean, score.digits, line.half) if line.seeds else MISSING
+        ours = number(line.mean, score.digits, line.half).replace(" ± ", "±") if line.seeds else MISSING
+        ours += " dead" if line.dead else f" {FEW_SEEDS} {line.seeds}" if 0 < line.seeds < most / 2 else ""
         symbol = f" {SYMBOLS[line.mark]}" if line.mark else ""
         paper = "" if math.isnan(line.published) else f" ({number(line.published, line.decimals)})"
         fields[line.method, line.setting] = ours + symbol + paper
-    methods, settings = (list(dict.fromkeys(lines[name])) for name in ("method", "setting"))
+    # A method that has neither rows nor values of the paper would be a line of holes; the note counts it.
+    filled = lines.assign(filled=(lines["seeds"] > 0) | lines["published"].notna()).groupby("method")["filled"]
+    shown = lines[filled.transform("any")] if lines["seeds"].any() else lines
+    methods, settings = list(dict.fromkeys(shown["method"])), list(dict.fromkeys(lines["setting"]))
     columns = {setting: [fields.get((method, setting), "") for method in methods] for setting in settings}
     title = f"{score.label} ({'lower' if score.lower_is_better else 'higher'} is better)"
     return Table(title, _note(comparison, lines), pd.DataFrame({"Method": methods, **columns}))
+
+
+def claims_of(judged: pd.DataFrame, scale: str) -> Table:
+    """Return a line for each claim with the settings in which it was confirmed and those in which it was not."""
+    fields: dict[str, dict[str, str]] = {}
+    for claim, setting, verdict, _ in judged.itertuples(index=False):
+        doubt = "¹" if "(one seed)" in verdict else "≈" if "within the spread" in verdict else ""
+        both = fields.setdefault(claim, {"Claim": claim, "Confirmed": "", "Not confirmed": ""})
+        column = "Confirmed" if verdict.startswith("confirmed") else "Not confirmed"
+        both[column] += (", " if both[column] else "") + setting + doubt
+    note = f"Scale: {scale}. Clearly, or ≈ within the spread, or ¹ with one seed."
+    return Table("Claims", note, pd.DataFrame(fields.values()))
 
 
 def details(comparison: Comparison, setting: str) -> Table:
@@ -169,14 +190,17 @@ def _section(comparison: Comparison) -> Section:
     notes = [MEANINGS[scale], f"Makes: {', '.join(experiment.makes)}.", *experiment.notes, *_origin(comparison)]
     judged = judge(comparison)
     clearly = "Clearly: the difference is larger than the halves of both intervals together."
-    claims = [] if judged.empty else [Table("Claims", f"Scale: {scale}. {clearly}", judged)]
+    claims = [] if judged.empty else [Table("Claims in each setting", f"Scale: {scale}. {clearly}", judged)]
+    first = next((claim.score for claim in experiment.claims), experiment.scores[0].name)
+    tables = {score.name: overview(comparison, score) for score in experiment.scores}
     return Section(
         experiment.name,
         f"{experiment.name}-{scale}",
         f"{experiment.title}, {scale} scale",
         notes,
         option_notes(comparison),
-        [*claims, *(overview(comparison, score) for score in experiment.scores)],
+        [*([] if judged.empty else [claims_of(judged, scale)]), tables.pop(first)],
+        [*claims, *tables.values()],
         [details(comparison, setting) for setting in dict.fromkeys(comparison.table["setting"])],
         _pictures(comparison),
     )
@@ -230,19 +254,30 @@ def _pictures(comparison: Comparison) -> list[Picture]:
 
 
 def text(some: Sequence[Section], beginning: Sequence[str] = (f"# {TITLE}",), as_files: bool = False) -> str:
-    """Return sections as Markdown behind a beginning; pictures and, if ``as_files``, figures are files next to it."""
-    parts = [*beginning, escape_markdown(LEGEND)]
+    """Return sections as Markdown behind a beginning; pictures and, if ``as_files``, figures are files next to it.
+
+    What is not at once of interest is folded: other scores, notes, and smaller scales of the same experiment.
+    """
+    parts, seen = [*beginning, SHORT_LEGEND], set[str]()
     for section in some:
-        parts.append(f"## {escape_markdown(section.heading)}")
-        parts += [to_markdown(table, level=3) for table in section.overviews]
+        inside = [to_markdown(table, level=3) for table in section.overviews]
         for picture in section.pictures:
             title = escape_markdown(picture.title)
-            parts.append(f"![{title}]({picture.file})" if picture.data is not None else title)
-        parts.append(_folded("Notes and settings", _bullets([*section.notes, *section.settings])))
+            inside.append(f"![{title}]({picture.file})" if picture.data is not None else title)
+        inside.append(_folded("Notes and settings", _bullets([LEGEND, *section.notes, *section.settings])))
+        if section.more:
+            inside.append(_folded("Other tables", "\n\n".join(to_markdown(table, level=4) for table in section.more)))
         if as_files:
-            parts.append(f"Every figure, with intervals and seconds: [{section.csv}]({section.csv})")
+            inside.append(f"Every figure, with intervals and seconds: [{section.csv}]({section.csv})")
         else:
-            parts += [_folded(f"{table.title}: every figure", to_markdown(table, level=4)) for table in section.details]
+            details = (to_markdown(table, level=4) for table in section.details)
+            inside.append(_folded("Every figure", "\n\n".join(details)))
+        heading = f"## {escape_markdown(section.heading)}"
+        if section.experiment in seen:
+            inside = [heading, _folded(f"At {section.name.rpartition('-')[2]} scale", "\n\n".join(inside))]
+        else:
+            inside.insert(0, heading)
+        parts, seen = [*parts, *inside], {*seen, section.experiment}
     return "\n\n".join(parts) + "\n"
 
 
@@ -253,6 +288,10 @@ def front(rows: Sequence[Row], experiments: Iterable[Experiment], remarks: Seque
     if len(short):
         parts += [to_markdown(Table("Scorecard", SCORECARD_LEGEND, short), level=2)]
         parts += [to_markdown(Table("Each task", "", long), level=2)]
+    published = anchors(rows, experiments)
+    if len(published):
+        note = "The best published figure on the same data and split, where there is one."
+        parts += [to_markdown(Table("Beyond the paper: published figures", note, published), level=2)]
     return parts
 
 
@@ -307,7 +346,7 @@ def page(some: Sequence[Section], beginning: Sequence[str] = (f"# {TITLE}",)) ->
     """Return the report as one HTML page that loads and runs nothing: pictures and style are inside."""
     # All text is escaped in the Markdown; the only HTML in it is what folds tables.
     body = MarkdownIt("commonmark", {"html": True}).enable("table").render(text(some, [*beginning, NAVIGATION]))
-    body = re.sub(r"<td>(?=(missing|confirmed|not)\b|[^<▲●▼]*([▲●▼])[^<▲●▼]*<)", _look, body)
+    body = re.sub(r"<td>(?=(missing|confirmed|not)\b|[^<]*(seeds:)|[^<▲●▼]*([▲●▼])[^<▲●▼]*<)", _look, body)
     for section in some:
         heading = f"<h2>{html.escape(section.heading, quote=False)}"
         body = body.replace(heading, f'<h2 id="{section.name}"' + heading[3:], 1)
@@ -327,7 +366,7 @@ def page(some: Sequence[Section], beginning: Sequence[str] = (f"# {TITLE}",)) ->
 
 
 def _look(field: re.Match[str]) -> str:
-    return f'<td class="{LOOKS[field[1] or field[2]]}">'
+    return f'<td class="{LOOKS[field[1] or field[2] or field[3]]}">'
 
 
 # ---------------------------------------------------------------------- files
@@ -384,8 +423,12 @@ def write_report(
     (folder / "results").mkdir(parents=True, exist_ok=True)
     pages = {name: list(group) for name, group in itertools.groupby(some, key=lambda section: section.experiment)}
     titles = {experiment.name: escape_markdown(experiment.title) for experiment in experiments}
-    links = "\n".join(f"- [{titles[name]}](results/{name}.md)" for name in pages)
-    texts = {"results.md": "\n\n".join([*beginning, "## Pages", links]) + "\n", "results.html": page(some, beginning)}
+    start = "\n\n".join(beginning)
+    # The names in the scorecard are links; pages that are not in it follow.
+    for name in pages:
+        start = start.replace(f"\n| {name} |", f"\n| [{name}](results/{name}.md) |", 1)
+    links = "\n".join(f"- [{titles[name]}](results/{name}.md)" for name in pages if f"[{name}](" not in start)
+    texts = {"results.md": f"{start}\n\n{links}".rstrip() + "\n", "results.html": page(some, beginning)}
     texts |= {f"results/{name}.md": text(group, [f"# {titles[name]}"], as_files=True) for name, group in pages.items()}
     texts |= {f"results/{section.csv}": _csv(section) for section in some}
     contents = {name: io.printable(content).encode() for name, content in texts.items()}

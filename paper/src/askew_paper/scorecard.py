@@ -12,21 +12,26 @@ import pandas as pd
 
 from askew_paper.experiment import SCALES, Experiment, Score
 from askew_paper.rows import Row
-from askew_paper.summary import Comparison, compare, judge, number
+from askew_paper.summary import OURS, Comparison, compare, judge, number
 
-# How the names of our methods begin, and methods that are no competitors: trivial ones, bounds, and networks that
-# no index can search.
-OURS = ("nbd", "drift", "two-sided")
+# Methods that are no competitors: trivial ones, bounds, and networks that no index can search.
 REFERENCES = ("mean", "constant", "untrained", "best-symmetric", "bayes", "oracle", "unconstrained")
 GLYPHS = {"ahead": "▲", "tie": "●", "behind": "▼"}
 # Experiments that compare no accuracies of methods.
 LEFT_OUT = ("timing", "ablation")
+COLUMNS = ("Verdict", "NBD", "Best of ours", "Best other")
 LEGEND = (
     "▲ ahead, ● tie, ▼ behind: a difference counts if the 95 % intervals over the seeds do not overlap. A question "
-    "mark means one seed, so no interval, or methods that were not run yet. Both sides show their best method by the "
-    "same test score. Trivial predictions, bounds, unconstrained networks and methods with less than half of the seeds "
-    "do not compete; the page of each task has them."
+    "mark: one seed, or methods not run yet. Both sides show their best method by the same test score. Trivial "
+    "predictions, bounds, unconstrained networks and methods with less than half of the seeds do not compete."
 )
+# Scores that others have published numbers of, and where these are not among the experiment's own.
+ANCHORS = {
+    ("closure", "f1"): "",
+    ("entailment", "hyperlex"): "",
+    ("entailment", "wbless-accuracy"): "none seen",
+    ("roads", "mre"): "Jinan, undirected: 0.023",
+}
 
 
 @dataclass(frozen=True)
@@ -55,21 +60,21 @@ class Line:
         """How far ours are ahead: the share of the error that they save, or the difference of scores."""
         difference = self.ours.mean - self.other.mean
         if self.score.lower_is_better:
-            return f"{100 * difference / self.other.mean:+.0f} %" if self.other.mean else ""
+            return f"{100 * difference / self.other.mean:+.0f}%" if self.other.mean else ""
         return number(difference, self.score.digits, sign=True)
 
 
-def lines(comparison: Comparison) -> list[Line]:
-    """Return a line for each setting and each score that the claims of an experiment are about."""
+def lines(comparison: Comparison, scores: Sequence[str] = ()) -> list[Line]:
+    """Return a line for each setting and each score, by default those that the claims of an experiment are about."""
     experiment, table = comparison.experiment, comparison.table
-    deciding = {claim.score for claim in experiment.claims} or {experiment.scores[0].name}
+    deciding = set(scores) or {claim.score for claim in experiment.claims} or {experiment.scores[0].name}
     found = []
     for score in (score for score in experiment.scores if score.name in deciding):
         for setting, group in table[(table["score"] == score.name) & table["group"].notna()].groupby(
             "setting", sort=False
         ):
             whole = bool((group["seeds"] > 0).all())
-            group = group[group["seeds"] > 0]
+            group = group[(group["seeds"] > 0) & ~group["dead"]]
             # A method with few seeds has no fair chance to lose.
             group = group[group["seeds"] >= group["seeds"].max() / 2]
             ranked = sorted(group.itertuples(), key=lambda line: line.mean, reverse=not score.lower_is_better)
@@ -82,42 +87,69 @@ def lines(comparison: Comparison) -> list[Line]:
     return found
 
 
+def at_largest_scale(experiment: Experiment, rows: Sequence[Row], scores: Sequence[str] = ()) -> list[Line]:
+    """Return a line for each setting and score, at the largest scale at which ours and others have rows."""
+    found: dict[tuple[str, str], Line] = {}
+    for scale in (scale for scale in reversed(SCALES) if scale in experiment.seeds):
+        for line in lines(compare(experiment, rows, scale), scores):
+            found.setdefault((line.setting, line.score.name), line)
+    return list(found.values())
+
+
 def scorecard(rows: Sequence[Row], experiments: Iterable[Experiment]) -> tuple[pd.DataFrame, pd.DataFrame]:
-    """Return the verdicts of each experiment at its largest scale, counted, and those of each setting."""
+    """Return the verdicts of each experiment, counted, and those of each setting that :func:`anchors` does not have.
+
+    Each setting counts at its largest scale.
+    """
     short, long = [], []
     for experiment in experiments:
-        scales = {row.cell.scale for row in rows if row.cell.experiment == experiment.name}
-        scale = next((scale for scale in reversed(SCALES) if scale in scales and scale in experiment.seeds), None)
-        if experiment.name in LEFT_OUT or scale is None:
-            continue
-        comparison = compare(experiment, rows, scale)
-        some, judged = lines(comparison), judge(comparison)
+        some = [] if experiment.name in LEFT_OUT else at_largest_scale(experiment, rows)
         if not some:
             continue
-        confirmed = judged["At this scale"].str.startswith("confirmed").sum()
+        scales = [scale for scale in SCALES if scale in {line.scale for line in some}]
+        claims: dict[tuple[str, str], str] = {}
+        for scale in reversed(scales):
+            for claim, setting, verdict, _ in judge(compare(experiment, rows, scale)).itertuples(index=False):
+                claims.setdefault((claim, setting), verdict)
+        confirmed = sum(verdict.startswith("confirmed") for verdict in claims.values())
         short.append(
             {
                 "Task": experiment.name,
-                "Claims confirmed": f"{confirmed} of {len(judged)}" if len(judged) else "",
+                "Claims confirmed": f"{confirmed} of {len(claims)}" if claims else "",
                 "NBD": _counted(line.verdict(line.nbd) for line in some if line.nbd is not None),
                 "Best of ours": _counted(line.verdict(line.ours) for line in some),
-                "Scale": scale,
+                "Scale": ", ".join(scales),
             }
         )
-        long += [_described(line) for line in some]
+        long += [_described(line) for line in some if (experiment.name, line.score.name) not in ANCHORS]
     return pd.DataFrame(short), pd.DataFrame(long)
+
+
+def anchors(rows: Sequence[Row], experiments: Iterable[Experiment]) -> pd.DataFrame:
+    """Return our figures next to the best published ones, for scores that others measured on the same data."""
+    found = []
+    known = {experiment.name: experiment for experiment in experiments}
+    for (name, score), elsewhere in ANCHORS.items():
+        for line in at_largest_scale(known[name], rows, (score,)) if name in known else ():
+            papers = [p for p in line.experiment.published if (p.setting, p.score) == (line.setting, score)]
+            best = max(papers, key=lambda paper: paper.mean, default=None)
+            own = _described(line)
+            task = {"Task": f"{name}, {line.setting}: {line.score.label}"}
+            published = elsewhere if best is None else f"{number(best.mean, line.score.digits)} {best.label}"
+            found.append(task | {"Published": published} | {column: own[column] for column in COLUMNS})
+    return pd.DataFrame(found)
 
 
 def _described(line: Line) -> dict[str, str]:
     def figure(own: Any) -> str:
-        return f"{own.method} {number(own.mean, line.score.digits, own.half)}"
+        return f"{own.method} {number(own.mean, line.score.digits, own.half)}".replace(" ± ", "±")
 
     verdict = line.verdict(line.ours)
+    several = len({claim.score for claim in line.experiment.claims}) > 1
     return {
-        "Task": f"{line.experiment.name}, {line.setting}",
-        "Score": line.score.label,
+        "Task": f"{line.experiment.name}, {line.setting}" + (f": {line.score.label}" if several else ""),
         "Verdict": f"{GLYPHS[verdict.rstrip('?')]} {verdict}",
-        "NBD": "" if line.nbd is None else number(line.nbd.mean, line.score.digits, line.nbd.half),
+        "NBD": "" if line.nbd is None else figure(line.nbd).removeprefix("nbd "),
         "Best of ours": figure(line.ours),
         "Best other": figure(line.other),
         "By": line.margin,

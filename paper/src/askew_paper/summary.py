@@ -17,6 +17,8 @@ from askew_paper.published import TABLES, Published
 from askew_paper.rows import Row
 
 CONFIDENCE = 0.95
+# How the names of our methods begin.
+OURS = ("nbd", "drift", "two-sided")
 
 
 def interval(values: Iterable[float]) -> tuple[float, float]:
@@ -85,8 +87,9 @@ class Comparison:
     """All values of an experiment at one scale.
 
     ``table`` has one line for each setting, method and score that there should be: ``mean``, ``half``, ``seeds`` and
-    ``seconds`` of our rows, ``published``, ``spread`` and ``decimals`` of the paper, ``difference`` and ``mark``. What
-    is missing is NaN. A method with several sets of options has them in its name.
+    ``seconds`` of our rows, ``dead`` where the training of a row ended with D = 0 everywhere, ``published``, ``spread``
+    and ``decimals`` of the paper, ``difference`` and ``mark``. What is missing is NaN. A method with several sets of
+    options has them in its name.
     """
 
     experiment: Experiment
@@ -127,6 +130,7 @@ def compare(experiment: Experiment, rows: Iterable[Row], scale: str) -> Comparis
     table = pd.DataFrame(lines, columns=["setting", "method", "group", "score", "paper"])
     table = table.merge(summarise(current).drop(columns="cell"), how="left", on=["group", "score"])
     table["seeds"] = table["seeds"].fillna(0).astype(int)
+    table["dead"] = table["group"].isin({row.cell.group for row in current if row.chosen.get("dead")})
     table["published"] = [math.nan if paper is None else paper.mean for paper in table["paper"]]
     table["spread"] = [math.nan if paper is None or paper.spread is None else paper.spread for paper in table["paper"]]
     digits = {score.name: score.digits for score in experiment.scores}
@@ -203,7 +207,8 @@ def number(value: float, digits: int, half: float = math.nan, sign: bool = False
 def judge(comparison: Comparison) -> pd.DataFrame:
     """Return the claims of an experiment with what the results say about them; empty without results.
 
-    Of a method with several sets of options, the best counts.
+    Of a method with several sets of options, the best counts. No claim counts against a method whose training ended
+    with D = 0 everywhere: that is ours to repair.
     """
     settings = list(dict.fromkeys(comparison.table["setting"]))
     lines = []
@@ -221,7 +226,7 @@ def _judged(comparison: Comparison, claim: Claim, setting: str, value: object) -
     table, cells = comparison.table, comparison.cells
     found: dict[str, Any] = {}
     for line in table[
-        (table["setting"] == setting) & (table["score"] == score.name) & (table["seeds"] > 0)
+        (table["setting"] == setting) & (table["score"] == score.name) & (table["seeds"] > 0) & ~table["dead"]
     ].itertuples():
         cell = cells[setting, line.method]
         if claim.by and cell[claim.by] != value:
@@ -246,7 +251,7 @@ def _judged(comparison: Comparison, claim: Claim, setting: str, value: object) -
     tried = {cell.method for (place, _), cell in cells.items() if place == setting}
     unseen = [method for method in (*claim.ahead, *claim.behind) if method in tried and method not in found]
     if unseen:
-        text += f"; not run yet: {'; '.join(unseen)}"
+        text += f"; not run yet or dead: {'; '.join(unseen)}"
     figures = f"{name} {_figure(first, score)}; {other_name} {_figure(other, score)}"
     return claim.text, f"{setting}, {claim.by} {shown(value)}" if claim.by else setting, text, figures
 

@@ -15,7 +15,8 @@ from askew_paper.experiment import Cell, Outcome
 from askew_paper.experiments import deep_metric, images
 from askew_paper.experiments.deep_metric import DEEP_METRIC, METHODS, learn_metric, retrieval, run
 from askew_paper.experiments.images import Labelled, Pixels, drawn_images, encoder_of, some_images
-from askew_paper.experiments.training import Plan
+from askew_paper.experiments.training import Learned, Plan
+from askew_paper.heads import make_head
 from askew_paper.published import published
 from askew_paper.runner import Failed, compute, reproduce
 from torch import Tensor, nn
@@ -49,7 +50,7 @@ def test_all_that_is_published_is_there() -> None:
     cells = DEEP_METRIC.checked_cells("paper", 1)
     assert {(c.setting, c.method) for c in cells} >= {(p.setting, p.method) for p in published("deep-metric")}
     paper = {"encoder": "resnet18", "side": 224, "train": None, "test": None, "epochs": 30, "batch": 64}
-    paper |= {"embedding": 32, "learning_rate": 1e-4, "margin": 0.2}
+    paper |= {"embedding": 32, "rates": (1e-4,), "margin": 0.2}
     [ours, *_] = [c for c in cells if c.method == "nbd-paper"]
     assert {name: ours[name] for name in paper} == paper
     # The paper's figures are in percent, as ours are.
@@ -83,6 +84,17 @@ def test_same_seed_gives_the_same_row(method: str) -> None:
     torch.rand(3)  # what happened before does not matter
     assert scores(TOY[method]) == first
     assert scores(dataclasses.replace(TOY[method], seed=1)) != first
+
+
+@pytest.mark.parametrize("method", METHODS[1:])
+def test_all_methods_start_with_half_of_the_margin(method: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(deep_metric, "learn", lambda *parts, **settings: Learned("finished", (), {}))
+    torch.manual_seed(0)
+    train, encoder = drawn_images(200, side=8, seed=0), encoder_of("small-cnn", 8, side=8)
+    divergence = make_head(method, 8, standardised=True)
+    learn_metric(encoder, divergence, train, Plan(1, 20, (1e-3,)), seed=0, margin=0.2)
+    points = images.embed(encoder, train.pixels)
+    assert divergence(points[:100], points[100:]).median().item() == pytest.approx(0.1, rel=0.02)
 
 
 # ---------------------------------------------------------------------- images and encoders
@@ -159,8 +171,8 @@ def test_each_image_of_a_batch_is_encoded_once() -> None:
     own = Counting()
     train = drawn_images(60, side=8, seed=0)
     encoder = encoder_of(own, None, side=8)
-    learn_metric(encoder, make("nbd", 4), train, Plan(2, 20, (1e-3,)), seed=0, margin=0.2, spread=0.25)
-    assert own.sizes == 2 * [60] + 6 * [20]  # for the scales of encoder and divergence, then the steps
+    learn_metric(encoder, make("nbd", 4), train, Plan(2, 20, (1e-3,)), seed=0, margin=0.2)
+    assert own.sizes == [60] + 6 * [20]  # for the scales of the divergence, then the steps
 
 
 def test_training_helps() -> None:
@@ -168,7 +180,7 @@ def test_training_helps() -> None:
     torch.manual_seed(0)
     encoder, divergence = encoder_of("small-cnn", 8, side=8), make("nbd", 8)
     before = retrieval(encoder, divergence, test, train)
-    learned = learn_metric(encoder, divergence, train, Plan(15, 50, (5e-3,)), seed=0, margin=0.2, spread=0.25)
+    learned = learn_metric(encoder, divergence, train, Plan(15, 50, (5e-3,)), seed=0, margin=0.2)
     after = retrieval(encoder, divergence, test, train)
     assert learned.stopped == "finished"
     assert learned.losses[-1] < learned.losses[0]
@@ -179,7 +191,7 @@ def test_diverged_training_is_measured_where_it_was_good() -> None:
     train = drawn_images(60, side=8, seed=0)
     torch.manual_seed(0)
     encoder, divergence = encoder_of("small-cnn", 8, side=8), make("mahalanobis", 8)
-    learned = learn_metric(encoder, divergence, train, Plan(30, 20, (1e30,)), seed=0, margin=0.2, spread=0.25)
+    learned = learn_metric(encoder, divergence, train, Plan(30, 20, (1e30,)), seed=0, margin=0.2)
     assert learned.stopped == "diverged"
     assert 0 <= retrieval(encoder, divergence, train, train)["map@10"] <= 100
 

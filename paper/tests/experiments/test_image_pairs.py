@@ -10,6 +10,8 @@ from typing import Any
 import pytest
 import torch
 from askew_paper.experiment import Outcome
+from askew_paper.experiments import image_pairs
+from askew_paper.experiments.bregman_images import BREGMNIST
 from askew_paper.experiments.image_pairs import (
     PairSet,
     choose_rate,
@@ -20,6 +22,7 @@ from askew_paper.experiments.image_pairs import (
 from askew_paper.experiments.images import Standardised, shrunk
 from askew_paper.experiments.training import Plan
 from askew_paper.heads import make_head
+from askew_paper.runner import compute
 from torch import Tensor, nn
 from torch.nn import functional
 
@@ -74,18 +77,6 @@ def test_distinct_images_of_pairs_by_description() -> None:
     assert codes.tolist() == [[0, 5], [0, 6]]
     assert torch.equal(codes[first], rows)
     assert torch.equal(codes[second], rows.flip(0))
-
-
-def test_bad_pairs_are_refused() -> None:
-    two = torch.tensor([0, 1])
-    with pytest.raises(
-        ValueError, match=r"first of PairSet must be int64 of shape \(n,\) or \(n, k\)\. Got torch.int32"
-    ):
-        PairSet(two.int(), two, torch.zeros(2))
-    with pytest.raises(ValueError, match=r"second of PairSet must be of the shape of first, \(2,\)\. Got \(1,\)"):
-        PairSet(two, two[:1], torch.zeros(2))
-    with pytest.raises(ValueError, match=r"targets of PairSet must be float32 of shape \(2,\), one for each pair"):
-        PairSet(two, two, torch.zeros(2, dtype=torch.float64))
 
 
 # ---------------------------------------------------------------------- one encoding of each image
@@ -288,3 +279,23 @@ def test_the_rate_is_chosen_on_held_out_pairs() -> None:
     assert errors["0.003"] == expected.scores["mse"]
     one = replace(plan, rates=(1e30,))
     assert choose_rate(parts, images, pairs, held, one, seed=0) == (one, {})
+
+
+def test_a_dead_training_gives_its_turn_to_the_next_rate(monkeypatch: pytest.MonkeyPatch) -> None:
+    cells = BREGMNIST.checked_cells("toy")
+    cell = next(cell for cell in cells if cell.method == "deep-div")
+    tried: list[float] = []
+
+    def learned(*parts: Any, **settings: Any) -> Outcome:
+        [rate] = parts[5].rates
+        tried.append(rate)
+        dead = {"dead": True} if len(tried) > 3 and rate > 2e-3 else {}
+        return Outcome({"mse": 1 / rate}, {}, {"stopped": "finished"} | dead)
+
+    monkeypatch.setattr(image_pairs, "learn_pairs", learned)
+    found = compute(BREGMNIST.run, cell)
+    assert isinstance(found, Outcome), found
+    # Three trials, of which the last was best; its whole training is dead.
+    assert tried == [1e-4, 1e-3, 3e-3, 3e-3, 1e-3]
+    assert found.chosen["learning_rate"] == 1e-3
+    assert "dead" not in found.chosen

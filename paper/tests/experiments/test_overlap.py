@@ -118,7 +118,7 @@ def test_smoke(method: str) -> None:
     assert 0 < found.scores["mse"] < math.inf
     if method != "mean":
         assert len(tuple(found.curves["test MSE"])) == 2
-        assert set(found.chosen["validation"]) == {"0.001", "0.003"}
+        assert set(found.chosen["validation"]) >= {"0.001", "0.003"}
 
 
 def test_same_seed_gives_the_same_row() -> None:

@@ -11,15 +11,13 @@ import torch
 from askew_paper.catalogue import EXPERIMENTS
 from askew_paper.data.images import read_pickled
 from askew_paper.experiment import Cell, Outcome
-from askew_paper.experiments.images import drawn_images, encoder_of
+from askew_paper.experiments.images import drawn_images
 from askew_paper.experiments.semantic import (
     MAN_MADE,
     METHODS,
     NATURAL,
     SEMANTIC,
-    epoch_batches,
     grouped_pairs,
-    learn_distances,
     random_pairs,
     run,
     target_table,
@@ -27,11 +25,8 @@ from askew_paper.experiments.semantic import (
 from askew_paper.published import published
 from askew_paper.runner import compute, reproduce
 from askew_paper.summary import compare
-from torch import Tensor, nn
 
-from askew.divergences import make
-
-TOY = {cell.method: cell for cell in reversed(SEMANTIC.checked_cells("toy"))}  # with the rate of the paper
+TOY = {cell.method: cell for cell in reversed(SEMANTIC.checked_cells("toy"))}  # the setting of the paper
 
 
 def computed(cell: Cell) -> dict[str, float]:
@@ -95,12 +90,12 @@ def test_an_image_without_a_partner_is_in_no_pair() -> None:
 
 def test_pairs_of_a_batch_are_between_few_images() -> None:
     labels = torch.arange(100) % 10
-    pairs = grouped_pairs(labels, batch=50, group=30, generator=generator())
+    pairs = grouped_pairs(labels, 50, 30, generator(), torch.arange(100))
     assert len(pairs) == 150
     images = [set(pairs.part(slice(i, i + 50)).distinct()[0].tolist()) for i in (0, 50, 100)]
     assert all(len(some) <= 30 for some in images)
     assert not images[0] & images[1] | images[1] & images[2]
-    again = grouped_pairs(labels, batch=50, group=30, generator=generator(1))
+    again = grouped_pairs(labels, 50, 30, generator(1), torch.arange(100))
     assert not torch.equal(again.first, pairs.first)
 
 
@@ -109,10 +104,10 @@ def test_pairs_of_a_batch_are_between_few_images() -> None:
 
 def test_toy_run_gives_every_row(tmp_path: Path) -> None:
     rows = reproduce([SEMANTIC], tmp_path, "toy")
-    assert [row.cell.method for row in rows] == ["constant", *METHODS, *METHODS]
-    assert [row.cell["divergence_rate"] for row in rows[1:]] == len(METHODS) * [1e-3] + len(METHODS) * [3e-2]
+    places = [(setting, method) for setting in ("drawn", "drawn-features") for method in ("constant", *METHODS)]
+    assert [(row.cell.setting, row.cell.method) for row in rows] == places
     assert all(set(row.scores) == {"mse-seen", "mse-unseen"} for row in rows)
-    assert all(row.chosen["stopped"] == "finished" for row in rows[1:])
+    assert all(row.chosen["stopped"] == "finished" for row in rows if row.cell.method != "constant")
 
 
 def test_all_that_is_published_is_there() -> None:
@@ -124,9 +119,8 @@ def test_all_that_is_published_is_there() -> None:
     # What the paper calls Mahalanobis is the norm; the square stands alone.
     assert figures["mahalanobis-norm", "mse-unseen"] == 4.56
     assert ("mahalanobis", "mse-seen") not in figures
-    [paper, _] = [cell for cell in SEMANTIC.cells("paper", 1) if cell.method == "nbd-paper"]
-    settings = {"encoder": "resnet20", "embedding": 128, "batch": 128, "epochs": 200, "learning_rate": 1e-3}
-    settings |= {"train": None, "group": None, "divergence_rate": 1e-3}
+    [paper] = [cell for cell in SEMANTIC.cells("paper", 1) if cell.method == "nbd-paper"]
+    settings = {"encoder": "resnet20", "batch": 128, "epochs": 200, "rates": (1e-3,), "train": None, "pool": None}
     assert {name: paper[name] for name in settings} == settings
 
 
@@ -140,7 +134,7 @@ def test_same_seed_gives_the_same_row(method: str) -> None:
 
 def test_constant_predicts_the_mean() -> None:
     labels = drawn_images(200, side=8, seed=0).labels
-    targets = random_pairs(labels, 500, generator()).targets
+    targets = random_pairs(labels, 500, generator(2)).targets
     assert computed(TOY["constant"])["mse-seen"] == pytest.approx(targets.double().var(correction=0).item(), rel=1e-5)
 
 
@@ -148,55 +142,20 @@ def test_constant_predicts_the_mean() -> None:
 
 
 def test_a_bregman_divergence_learns_what_no_norm_can() -> None:
-    sizes = {"epochs": 25, "train": 300, "learning_rate": 5e-3, "divergence_rate": 2e-2, "embedding": 16}
+    sizes = {"epochs": 25, "train": 300, "rates": (5e-3,), "held_out": 0}
     ours, norm = (computed(changed(method, **sizes))["mse-seen"] for method in ("nbd-paper", "mahalanobis-norm"))
     # The nearest norm is off by this much even where it knows every class.
     assert norm > 1.0
     assert ours < 0.7 * norm
 
 
-def test_pairs_of_all_images_are_drawn_where_there_are_no_groups() -> None:
-    batches = epoch_batches(torch.arange(50) % 10, batch=20, group=None, seed=0)
-    first = list(batches)
-    batches.set_epoch(1)
-    again = list(batches)
-    assert [len(targets) for *_, targets in first] == [20, 20, 10]
-    assert len(batches) == 3
-    assert not torch.equal(first[0][3], again[0][3])
-    found = computed(changed("nbd", group=None, batch=50, epochs=4))
+def test_pairs_of_all_images_are_drawn_where_there_is_no_pool() -> None:
+    found = computed(changed("nbd", pool=None, batch=50, epochs=4))
     assert found["mse-seen"] < computed(TOY["constant"])["mse-seen"]
 
 
-class Counting(nn.Module):
-    """A linear map that counts the images that go through it."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.linear = nn.Linear(192, 4)
-        self.sizes: list[int] = []
-
-    def forward(self, x: Tensor) -> Tensor:
-        self.sizes.append(len(x))
-        result: Tensor = self.linear(x.flatten(1))
-        return result
-
-
-def test_each_image_of_a_step_is_encoded_once_and_both_parts_have_their_rates() -> None:
-    train = drawn_images(60, side=8, seed=0)
-    own, divergence = Counting(), make("mahalanobis", 4)
-    before = [p.detach().clone() for p in (own.linear.weight, divergence.weight)]
-    batches = epoch_batches(train.labels, batch=200, group=30, seed=0)
-    encoder = encoder_of(own, None, side=8)
-    rates = {"learning_rate": 1e-4, "divergence_rate": 1e-2}
-    learn_distances(encoder, divergence, train, batches, epochs=1, spread=0.25, seed=0, **rates)
-    assert own.sizes == [60, 60, 30, 30]  # for the scales of encoder and divergence, then the steps
-    moved = [(p - q).abs().max().item() for p, q in zip((own.linear.weight, divergence.weight), before, strict=True)]
-    assert moved[0] < 3e-4
-    assert 3e-3 < moved[1] < 3e-2
-
-
 def test_diverged_training_is_measured_where_it_was_good() -> None:
-    found = compute(run, changed("mahalanobis", learning_rate=1e30, divergence_rate=1e30, epochs=20))
+    found = compute(run, changed("mahalanobis", rates=(1e30,), held_out=0, epochs=20))
     assert isinstance(found, Outcome), found
     assert found.chosen["stopped"] == "diverged"
     assert found.scores["mse-seen"] < 1e6

@@ -89,3 +89,20 @@ def test_importing_one_experiment_does_not_import_the_others() -> None:
     names = subprocess.run([sys.executable, "-c", script], check=True, capture_output=True, text=True).stdout.split()
     assert "askew_paper.experiments.regression" in names
     assert not {"askew_paper.catalogue", "askew_paper.experiments.entailment"} & set(names)
+
+
+def test_medium_plans_are_fair() -> None:
+    known = [experiment for experiment in EXPERIMENTS.values() if "medium" in experiment.seeds]
+    assert {"overlap", "bregmnist", "bregcifar", "deep-metric", "semantic", "shortest-path", "roads"} <= {
+        experiment.name for experiment in known
+    }
+    for experiment in known:
+        chosen: dict[str, set[object]] = {}
+        for cell in experiment.checked_cells("medium"):
+            options = dict(cell.options)
+            if "trial_epochs" in options:
+                assert 4 * cell["trial_epochs"] >= cell["epochs"], cell
+                assert options.get("held_out", 1) > 0, cell
+                chosen.setdefault(cell.setting, set()).add((cell["rates"], cell["epochs"], options.get("bfloat16")))
+        # One plan for all methods of a table, and never two precisions in one.
+        assert all(len(plans) == 1 for plans in chosen.values()), experiment.name

@@ -13,7 +13,16 @@ from askew.encoders import MLP, SmallCNN
 from askew.training.runtime import best_device
 from askew_paper.data.images import Images, load_images
 from askew_paper.experiment import MSE, Cell, Claim, Experiment, Outcome, Value, grid
-from askew_paper.experiments.image_pairs import EMBEDDING, ImageSource, PairSet, first_seed, learn_cell, squared_error
+from askew_paper.experiments.image_pairs import (
+    EMBEDDING,
+    RATES,
+    STANDARDISED,
+    ImageSource,
+    PairSet,
+    first_seed,
+    learn_cell,
+    squared_error,
+)
 from askew_paper.experiments.images import Standardised, embed, encoder_of, shrunk
 from askew_paper.notes import read_notes
 
@@ -22,6 +31,8 @@ SETTINGS = ("asymmetric", "symmetric")
 TRAINED = "-trained"
 PRIOR, BREGMAN = ("deep-div", "deepnorm", "widenorm"), ("nbd-paper", "nbd-quadratic", "nbd")
 METHODS = ("mean", "euclidean", "mahalanobis", *PRIOR, "iqe", "mrn", *BREGMAN)
+# What medium scale has in addition.
+MORE = ("drift", "drift-root", "two-sided")
 CLASSES = 10
 # Pairs of a step.
 BATCH = 128
@@ -33,19 +44,29 @@ TOY |= {"epochs": 2, "trial_epochs": 1, "held_out": 64, "filters": (4, 8), "hidd
 QUICK = SHORT | {"test": 2_000, "test_pairs": 10_000, "trial_epochs": 1, "hidden": 256}
 PAPER: dict[str, Value] = {"train": None, "test": None, "test_pairs": 10_000, "hidden": 256, "epochs": 200}
 PAPER |= {"trial_epochs": 0, "rates": (1e-3,), "schedule": "constant", "pool": None, "even_start": False, "held_out": 0}
+MEDIUM = QUICK | {"rates": RATES[:2], "distinct": True}
 SIZES: dict[str, dict[str, dict[str, Value]]] = {
     "bregmnist": {
         "toy": TOY,
         "quick": QUICK | {"train": 5_000, "held_out": 625, "epochs": 4, "side": 28, "filters": (16, 32)},
+        "medium": MEDIUM
+        | {"train": 20_000, "held_out": 2_500, "epochs": 40, "trial_epochs": 10, "side": 28, "filters": (32, 64)},
         "paper": PAPER | {"side": 28, "filters": (32, 64)},
     },
     "bregcifar": {
         "toy": TOY,
         "quick": QUICK | {"train": 10_000, "held_out": 1_250, "epochs": 5, "side": 16, "filters": (16, 32, 64)},
+        "medium": MEDIUM
+        | {"train": 50_000, "held_out": 6_250, "epochs": 20, "trial_epochs": 5, "side": 32}
+        | {"filters": (32, 64, 128, 256)},
         "paper": PAPER | {"side": 32, "filters": (32, 64, 128, 256)},
     },
 }
-TRAINED_QUICK = QUICK | {"train": 4_000, "held_out": 500, "epochs": 6, "side": 32}
+TRAINED_SIZES = {
+    "quick": QUICK | {"train": 4_000, "held_out": 500, "epochs": 6, "side": 32},
+    "medium": MEDIUM
+    | {"train": 20_000, "held_out": 2_500, "epochs": 20, "trial_epochs": 5, "side": 32, "rates": RATES},
+}
 
 
 # ---------------------------------------------------------------------- pairs
@@ -71,12 +92,14 @@ def class_divergence(first: Tensor, second: Tensor, setting: str) -> Tensor:
     return ((a + 1) * torch.log((a + 1) / (b + 1)) - a + b).float()
 
 
-def draw_pairs(labels: Tensor, rows: Tensor, setting: str, count: int, pool: int | None, seed: int) -> PairSet:
+def draw_pairs(
+    labels: Tensor, rows: Tensor, setting: str, count: int, pool: int | None, seed: int, distinct: bool = False
+) -> PairSet:
     """Return random pairs of images among ``rows`` with the targets of their classes.
 
     Without a ``pool`` both images of every pair are drawn at random. A pool of 32, say, first draws this many different
-    images for each batch of pairs, and then the pairs among them. There are fewer images in a batch, and so less work
-    for an encoder that encodes each of them once.
+    images for each batch of pairs, and then the pairs among them, with ``distinct`` none of an image and itself. There
+    are fewer images in a batch, and so less work for an encoder that encodes each of them once.
 
     Examples
     --------
@@ -96,6 +119,8 @@ def draw_pairs(labels: Tensor, rows: Tensor, setting: str, count: int, pool: int
         order = torch.cat([torch.randperm(len(rows), generator=random) for _ in range(rounds)])
         pools = rows[order[: batches * pool]].reshape(batches, pool)
         places = torch.randint(pool, (2, batches, BATCH), generator=random)
+        if distinct:
+            places[1] = (places[0] + torch.randint(1, pool, places[0].shape, generator=random)) % pool
         first, second = (pools.gather(1, place).flatten()[:count] for place in places)
     return PairSet(first, second, class_divergence(labels[first], labels[second], setting))
 
@@ -164,10 +189,10 @@ def options(experiment: str, scale: str, setting: str, method: str) -> dict[str,
     size = SIZES[experiment][scale]
     if setting.endswith(TRAINED):
         # The filters are those of the trained encoder.
-        size = (TRAINED_QUICK if scale == "quick" else size) | {"filters": None}
+        size = TRAINED_SIZES.get(scale, size) | {"filters": None}
     if method == "mean":
         return {name: size[name] for name in ("train", "test", "test_pairs", "side")}
-    return size | {"batch": BATCH}
+    return size | {"batch": BATCH} | (STANDARDISED.get(scale, {}) if method == "deep-div" else {})
 
 
 def settings_of(experiment: str, scale: str) -> tuple[str, ...]:
@@ -180,7 +205,8 @@ def settings_of(experiment: str, scale: str) -> tuple[str, ...]:
 def cells(experiment: str, scale: str, seeds: int) -> Iterator[Cell]:
     """Return the cells of all settings and all methods."""
     settings = settings_of(experiment, scale)
-    return grid(experiment, scale, seeds, settings, METHODS, functools.partial(options, experiment, scale))
+    methods = (*METHODS, *(MORE if scale == "medium" else ()))
+    return grid(experiment, scale, seeds, settings, methods, functools.partial(options, experiment, scale))
 
 
 def run(cell: Cell) -> Outcome:
@@ -194,7 +220,7 @@ def run(cell: Cell) -> Outcome:
     def train_pairs(rows: Tensor, seed: int) -> PairSet:
         # As many pairs as images; from a pool, as many batches as use every image once.
         count = len(rows) if cell["pool"] is None else len(rows) // cell["pool"] * cell["batch"]
-        return draw_pairs(labels, rows, target, count, cell["pool"], seed)
+        return draw_pairs(labels, rows, target, count, cell["pool"], seed, dict(cell.options).get("distinct") is True)
 
     test = test_pairs(torch.arange(known, len(labels)), first_seed(cell))
     if cell.method == "mean":
@@ -217,7 +243,7 @@ def _experiment(name: str, title: str, figures: tuple[str, ...], minutes: Mappin
         title,
         figures,
         (MSE,),
-        seeds={"toy": 1, "quick": 1, "paper": 5},
+        seeds={"toy": 1, "quick": 1, "medium": 1, "paper": 5},
         minutes=minutes,
         cells=functools.partial(cells, name),
         run=run,
@@ -235,11 +261,11 @@ BREGMNIST = _experiment(
     "bregmnist",
     "Divergence between digits, learned from images: test MSE",
     ("figure fig:bregMNIST_asym", "figure fig:bregMNIST_sym"),
-    {"toy": 0.1, "quick": 3.0, "paper": 10_000.0},
+    {"toy": 0.1, "quick": 4.0, "medium": 180.0, "paper": 10_000.0},
 )
 BREGCIFAR = _experiment(
     "bregcifar",
     "Divergence between classes of CIFAR-10, learned from images: test MSE",
     ("figure fig:bregCIFAR_asym",),
-    {"toy": 0.2, "quick": 5.0, "paper": 20_000.0},
+    {"toy": 0.2, "quick": 5.0, "medium": 300.0, "paper": 20_000.0},
 )

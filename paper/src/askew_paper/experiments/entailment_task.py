@@ -182,20 +182,10 @@ def make_task(
     Graded pairs of the fold ``train`` whose more specific word is held out are for validation, as are all of the fold
     ``val``; other folds, such as ``test``, are not used.
 
-    Parameters
-    ----------
-    vectors
-        Words that are not in it are left out everywhere.
-    taxonomy
-        Source of the pairs.
-    held_out
-        Words that must not be the more specific one of a training pair: the first words of all test sets.
-    graded
-        Pairs with scores from 0 to 6 and columns ``label`` and ``fold``.
-    steps
-        Largest number of steps between the two words of a pair.
-    validation
-        Share of the other first words that is for validation; the same words in all runs.
+    Words without vectors are left out everywhere. ``held_out`` are words that must not be the more specific one of a
+    training pair: the first words of all test sets. ``graded`` pairs have scores from 0 to 6 and columns ``label`` and
+    ``fold``. Two words of a pair are at most ``steps`` apart, and ``validation`` is the share of the other first words
+    that is for validation; the same words in all runs.
 
     Examples
     --------

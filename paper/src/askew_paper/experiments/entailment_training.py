@@ -75,18 +75,8 @@ class EntailmentLoss(nn.Module):
     with a sibling; pairs that hold by the taxonomy do not count. The scale a and the threshold b are learned. Graded
     pairs have the cross-entropy between their degree and the logistic function of b - a D.
 
-    Parameters
-    ----------
-    task
-        Words and pairs.
-    random
-        Number of random words that all first and all second words of a batch are compared with.
-    random_weight, reversed_weight, sibling_weight, graded_weight
-        Weights of the kinds of pairs, relative to the pairs that hold.
-    graded_batch
-        Graded pairs of a step.
-    noise
-        Standard deviation of the noise on each vector in training, relative to that of the vectors.
+    ``random`` words are compared with all first and all second words of a batch; ``graded_batch`` is the number of
+    graded pairs of a step, and ``noise`` the deviation of the noise on each vector, relative to that of the vectors.
     """
 
     def __init__(

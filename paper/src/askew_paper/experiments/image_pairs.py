@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import functools
 import math
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, replace
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -14,8 +15,8 @@ from torch.nn import functional
 from askew import checks
 from askew.divergences import Divergence, Embedded
 from askew.training.runtime import best_device
-from askew_paper.experiment import Cell, Outcome
-from askew_paper.experiments.training import Plan, learn
+from askew_paper.experiment import Cell, Outcome, Value
+from askew_paper.experiments.training import Plan, dead, learn
 from askew_paper.heads import make_head
 
 # A table of all images, or a function that returns the images of some codes.
@@ -26,18 +27,19 @@ EVALUATION_PAIRS, EVALUATION_IMAGES = 4096, 512
 CALIBRATION_PAIRS = 1024
 # Outputs of the encoder of a cell.
 EMBEDDING = 128
+# Rates, and what deep-div has in addition: after larger steps, or where its points are spread out too far, it is 0
+# everywhere, without a gradient.
+RATES = (1e-4, 1e-3, 3e-3)
+STANDARDISED: dict[str, dict[str, Value]] = {
+    "toy": {"rates": RATES, "standardised": True},
+    "quick": {"rates": RATES, "standardised": True},
+    "medium": {"standardised": True},
+}
 
 
 @dataclass(frozen=True, eq=False)
 class PairSet:
     """Pairs of images with their target divergences.
-
-    Parameters
-    ----------
-    first, second
-        Rows of images in a table, int64 ``(n,)``; or codes of images that a function makes, int64 ``(n, k)``.
-    targets
-        Values of D(first, second), float32 ``(n,)``.
 
     Examples
     --------
@@ -46,24 +48,9 @@ class PairSet:
     (2, tensor([1]))
     """
 
-    first: Tensor
+    first: Tensor  # rows of images in a table, int64 (n,), or codes of images that a function makes, int64 (n, k)
     second: Tensor
-    targets: Tensor
-
-    def __post_init__(self) -> None:
-        for name in ("first", "second"):
-            codes = getattr(self, name)
-            if codes.dtype != torch.int64 or codes.ndim not in (1, 2):
-                must = "int64 of shape (n,) or (n, k)"
-                got = f"{codes.dtype} of shape {tuple(codes.shape)}"
-                raise ValueError(checks.message(f"{name} of PairSet", must, got, "Convert it with .long()."))
-        if self.first.shape != self.second.shape:
-            must = f"of the shape of first, {tuple(self.first.shape)}"
-            raise ValueError(checks.message("second of PairSet", must, tuple(self.second.shape)))
-        if self.targets.dtype != torch.float32 or self.targets.shape != self.first.shape[:1]:
-            must = f"float32 of shape ({self.first.shape[0]},), one for each pair"
-            got = f"{self.targets.dtype} of shape {tuple(self.targets.shape)}"
-            raise ValueError(checks.message("targets of PairSet", must, got, "Convert them with .float()."))
+    targets: Tensor  # values of D(first, second), float32 (n,)
 
     def __len__(self) -> int:
         return self.targets.shape[0]
@@ -139,6 +126,7 @@ def learn_pairs(
     seed: int,
     *,
     calibrate: bool = True,
+    autocast: bool = False,
 ) -> Outcome:
     """Train encoder f and divergence D together, by Adam on the squared error of D(f(x), f(y)).
 
@@ -150,22 +138,11 @@ def learn_pairs(
     The last weights count; the test pairs choose nothing. A training that diverges ends with the weights of the last
     good epoch.
 
-    Parameters
-    ----------
-    encoder, divergence
-        Trained in place, on the device where the encoder's parameters are.
-    images
-        All images, ``(n, channels, height, width)``, uint8 (divided by 255 when used) or float; moved to the device
-        once. Or a function from codes of images ``(m,)`` or ``(m, k)`` to floating images, such as crops made on
-        demand.
-    train
-        Pairs, shuffled in each epoch; or a function from the number of the epoch to its pairs, in their order.
-    test
-        Pairs whose mean squared error is measured after each epoch.
-    plan, seed
-        How to train, with one rate; and the seed of the order of the pairs.
-    calibrate
-        Whether divergences that have fixed scales get them from the first pairs.
+    Encoder and divergence are trained in place, where the encoder's parameters are. ``images`` are all images, ``(n,
+    channels, height, width)``, uint8 (divided by 255 when used) or float; or a function from codes to floating images.
+    ``train`` are pairs, shuffled in each epoch, or a function from the number of the epoch to its pairs. The error of
+    the ``test`` pairs is measured after each epoch. With ``calibrate``, divergences get their scales from the first
+    pairs; with ``autocast`` the encoder is trained in bfloat16.
 
     Examples
     --------
@@ -200,15 +177,20 @@ def learn_pairs(
         pairs = batches.pairs.part(slice(CALIBRATION_PAIRS))
         divergence.calibrate(*encoded(encoder, images, pairs), pairs.targets)
 
-    def measure() -> dict[str, float]:
-        return {"test MSE": squared_error(pair_values(encoder, divergence, images, test), test)}
+    ended: dict[str, bool] = {}
 
-    settings = plan.settings() | {"calibrate": False, "device": place, "seed": seed}
+    def measure() -> dict[str, float]:
+        nonlocal ended
+        values = pair_values(encoder, divergence, images, test)
+        ended = dead(values)
+        return {"test MSE": squared_error(values, test)}
+
+    settings = plan.settings() | {"calibrate": False, "device": place, "seed": seed, "autocast": autocast}
     learned = learn(model, batches, pair_loss(images), measure, **settings)
     model.eval()
     # Measured here only if the first epoch diverged.
     curve = learned.errors.get("test MSE") or tuple(measure().values())
-    return Outcome({"mse": curve[-1]}, learned.errors, {"stopped": learned.stopped, "loss": learned.loss})
+    return Outcome({"mse": curve[-1]}, learned.errors, {"stopped": learned.stopped, "loss": learned.loss} | ended)
 
 
 def _images(source: ImageSource, codes: Tensor) -> Tensor:
@@ -297,6 +279,7 @@ def choose_rate(
     held_out: PairSet,
     plan: Plan,
     seed: int,
+    autocast: bool = False,
 ) -> tuple[Plan, dict[str, float]]:
     """Return a plan with the learning rate whose short training is best on held-out pairs, and the error of each rate.
 
@@ -304,7 +287,7 @@ def choose_rate(
     """
 
     def trial_error(trial: Plan) -> float:
-        outcome = learn_pairs(*build(), images, train, held_out, trial, seed)
+        outcome = learn_pairs(*build(), images, train, held_out, trial, seed, autocast=autocast)
         return outcome.scores["mse"] if outcome.chosen["stopped"] == "finished" else math.inf
 
     best, errors = plan.with_best_rate(trial_error)
@@ -320,22 +303,25 @@ def learn_cell(
     train_pairs: Callable[[Tensor, int], PairSet],
     test_pairs: Callable[[Tensor, int], PairSet],
     test: PairSet,
+    more: Mapping[str, PairSet] | None = None,
 ) -> Outcome:
     """Return the outcome of a cell; its learning rate is chosen on held-out images.
 
     The cell has the options of a plan, ``held_out``, the number of images that the rate is chosen on, and
-    ``even_start``, whether to call :func:`start_evenly`. The encoder has ``EMBEDDING`` outputs, and ``known`` images
-    are for training. ``train_pairs`` and ``test_pairs`` return pairs of an epoch, and pairs for measuring, from rows of
-    images and a seed.
+    ``even_start``, whether to call :func:`start_evenly`. It may have ``standardised``, whether the divergence sees
+    standardised embeddings, and ``bfloat16``, for the training of the encoder. The encoder has ``EMBEDDING`` outputs,
+    and ``known`` images are for training. ``train_pairs`` and ``test_pairs`` return pairs of an epoch, and pairs for
+    measuring, from rows of images and a seed. The error of the pairs in ``more`` is a score of that name.
     """
-    device, rows, held = best_device(), torch.arange(known), cell["held_out"]
+    device, rows, held, options = best_device(), torch.arange(known), cell["held_out"], dict[str, Any](cell.options)
+    autocast = options.get("bfloat16", False)
 
     def epoch_pairs(rows: Tensor, epoch: int) -> PairSet:
         return train_pairs(rows, first_seed(cell) + 10 + epoch)
 
     def build() -> tuple[nn.Module, Divergence]:
         torch.manual_seed(cell.seed)
-        encoder, divergence = make_encoder(), make_head(cell.method, EMBEDDING)
+        encoder, divergence = make_encoder(), make_head(cell.method, EMBEDDING, options.get("standardised", False))
         if cell["even_start"]:
             start_evenly(encoder.to(device), divergence, images, epoch_pairs(rows[held:], 0))
         return encoder.to(device), divergence
@@ -344,10 +330,17 @@ def learn_cell(
     if held:
         held_out = test_pairs(rows[:held], first_seed(cell) + 1)
         trial = functools.partial(epoch_pairs, rows[held:])
-        plan, errors = choose_rate(build, images, trial, held_out, plan, cell.seed)
-    outcome = learn_pairs(*build(), images, functools.partial(epoch_pairs, rows), test, plan, cell.seed)
-    chosen = {**outcome.chosen, "learning_rate": plan.rates[0], "validation": errors}
-    return Outcome(outcome.scores, outcome.curves, chosen)
+        plan, errors = choose_rate(build, images, trial, held_out, plan, cell.seed, autocast)
+    pairs_of = functools.partial(epoch_pairs, rows)
+    # A rate that was good in a short trial may end with D = 0 everywhere; then the next best one has its turn.
+    for rate in sorted(map(float, errors), key=lambda rate: errors[str(rate)]) or plan.rates:
+        model, plan = build(), replace(plan, rates=(rate,))
+        outcome = learn_pairs(*model, images, pairs_of, test, plan, cell.seed, autocast=autocast)
+        if "dead" not in outcome.chosen:
+            break
+    chosen = {**outcome.chosen, "learning_rate": rate, "validation": errors}
+    others = {name: squared_error(pair_values(*model, images, pairs), pairs) for name, pairs in (more or {}).items()}
+    return Outcome({**outcome.scores, **others}, outcome.curves, chosen)
 
 
 def first_seed(cell: Cell) -> int:

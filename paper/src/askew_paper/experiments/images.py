@@ -22,10 +22,6 @@ CLASSES = 10
 IMAGES = 256
 # Images that set the scales of encoder and divergence before training.
 CALIBRATION_IMAGES = 256
-# Standard deviation of each feature at the start: norms and their squares then have the size of the targets. The
-# features of published networks lie far from 0 and close together. Deep-div needs a larger spread: where one of its
-# pieces is the largest at all images, it is 0 and so is its gradient.
-SPREAD, DEEP_DIV_SPREAD = 0.25, 1.0
 WEIGHTS = {
     "resnet20": Source(
         "resnet20/resnet20-12fca82f.th",
@@ -69,18 +65,8 @@ def drawn_images(number: int, side: int, seed: int) -> Labelled:
 def some_images(setting: str, split: str, number: int | None, side: int, seed: int) -> Labelled:
     """Return images of a published set, drawn at random, each at most once.
 
-    Parameters
-    ----------
-    setting
-        One of :data:`askew_paper.data.images.SETS`, or ``"drawn"`` for :func:`drawn_images`.
-    split
-        ``"train"`` or ``"test"``.
-    number
-        Of images; None for all.
-    side
-        Height and width of drawn images; others have their published size.
-    seed
-        Of the choice of images.
+    ``setting`` is one of :data:`askew_paper.data.images.SETS`, or ``"drawn"`` for :func:`drawn_images` of height and
+    width ``side``. ``number`` None gives all images.
 
     Examples
     --------
@@ -97,14 +83,7 @@ def some_images(setting: str, split: str, number: int | None, side: int, seed: i
 class Standardised:
     """Images of a table with mean 0 and standard deviation 1 in each channel, computed on demand.
 
-    Parameters
-    ----------
-    pixels
-        A table of images, uint8 ``(n, channels, height, width)``; it is on the device once, as bytes.
-    known
-        Number of training images, which come first and give the mean and the standard deviation.
-    device
-        Where the images are computed.
+    The first ``known`` images of the table, uint8 ``(n, channels, height, width)``, give mean and standard deviation.
 
     Examples
     --------
@@ -153,15 +132,7 @@ class Pixels(nn.Module):
     """An encoder of stored images, bytes or numbers in [0, 1], of any size.
 
     They are resized, and normalised as the published weights expect it, (x - mean) / std for each channel. So a set
-    of images stays in bytes, and is on its device once. The embeddings are shifted and scaled by fixed numbers, if
-    :meth:`centre` has set them.
-
-    Parameters
-    ----------
-    encoder
-        Takes images ``(n, 3, side, side)``.
-    side
-        Height and width of these images.
+    of images stays in bytes, and is on its device once.
 
     Examples
     --------
@@ -171,8 +142,6 @@ class Pixels(nn.Module):
 
     mean: Tensor
     std: Tensor
-    shift: Tensor
-    scale: Tensor
 
     def __init__(self, encoder: nn.Module, side: int) -> None:
         super().__init__()
@@ -180,15 +149,6 @@ class Pixels(nn.Module):
         self.side = checks.check_size(side, "side of Pixels")
         self.register_buffer("mean", torch.tensor(IMAGENET_MEAN)[:, None, None], persistent=False)
         self.register_buffer("std", torch.tensor(IMAGENET_STD)[:, None, None], persistent=False)
-        self.register_buffer("shift", torch.zeros(()), persistent=False)
-        self.register_buffer("scale", torch.ones(()), persistent=False)
-
-    def centre(self, pixels: Tensor, spread: float) -> Pixels:
-        """Set shift and scale so that each feature of the embeddings of these images has mean 0 and this deviation."""
-        self.shift, self.scale = torch.zeros_like(self.shift), torch.ones_like(self.scale)
-        deviation, mean = torch.std_mean(embed(self, pixels), 0, correction=0)
-        self.shift, self.scale = mean, spread / deviation.clamp_min(1e-6)
-        return self
 
     def forward(self, x: Tensor) -> Tensor:
         """Return one embedding per image: ``(n, 3, height, width) -> (n, out)``."""
@@ -198,27 +158,15 @@ class Pixels(nn.Module):
         if x.shape[-2:] != (self.side, self.side):
             x = functional.interpolate(x, (self.side, self.side), mode="bilinear", antialias=True)
         points: Tensor = self.encoder((x - self.mean) / self.std)
-        return (points - self.shift) * self.scale
+        return points
 
 
 def encoder_of(encoder: str | nn.Module, out: int | None, side: int) -> Pixels:
     """Return an encoder of stored images, by its name or from any module.
 
-    Parameters
-    ----------
-    encoder
-        ``"resnet20"`` or ``"resnet18"``, with published weights from a local file; ``"small-cnn"``, a small network
-        that starts at random; or a module that takes normalised images ``(n, 3, side, side)``.
-    out
-        Number of features, by a linear layer that starts at random; None gives those of the published network.
-        Ignored for a module.
-    side
-        Height and width that images are resized to.
-
-    Raises
-    ------
-    FileNotFoundError
-        If the file of weights is missing; the message says where it comes from and where to put it.
+    It is ``"resnet20"`` or ``"resnet18"``, with published weights from a local file, which an error names if it is
+    missing; ``"small-cnn"``, which starts at random; or a module that takes normalised images ``(n, 3, side, side)``. A
+    linear layer that starts at random gives ``out`` features; None those of the published network.
 
     Examples
     --------
@@ -236,11 +184,6 @@ def encoder_of(encoder: str | nn.Module, out: int | None, side: int) -> Pixels:
         network = encoder
     network.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
     return Pixels(network, side)
-
-
-def spread_of(method: str) -> float:
-    """Return the standard deviation of each feature that a divergence starts with."""
-    return DEEP_DIV_SPREAD if method == "deep-div" else SPREAD
 
 
 @torch.no_grad()

@@ -14,7 +14,7 @@ from askew.encoders import SmallCNN
 from askew.training.runtime import best_device
 from askew_paper.data.images import load_holidays
 from askew_paper.experiment import MSE, Cell, Claim, Experiment, Outcome, Value, grid
-from askew_paper.experiments.image_pairs import EMBEDDING, PairSet, first_seed, learn_cell, squared_error
+from askew_paper.experiments.image_pairs import EMBEDDING, STANDARDISED, PairSet, first_seed, learn_cell, squared_error
 from askew_paper.experiments.images import shrunk
 from askew_paper.heads import DIRECTED
 from askew_paper.notes import read_notes
@@ -36,12 +36,15 @@ PAIRS: dict[str, Value] = {"pairs": 10_000, "test_pairs": 10_000}
 SIZES: dict[str, dict[str, Value]] = {
     "toy": SHORT | {"side": 16, "pairs": 512, "test_pairs": 512, "epochs": 2, "trial_epochs": 1, "held_out": 10},
     "quick": SHORT | PAIRS | {"side": 32, "epochs": 6, "trial_epochs": 2, "held_out": 40},
+    "medium": SHORT
+    | PAIRS
+    | {"side": 64, "epochs": 200, "trial_epochs": 50, "held_out": 40, "bfloat16": True, "rates": (1e-4, 1e-3)},
     "paper": LONG | PAIRS | {"side": 64, "epochs": 200, "trial_epochs": 0, "held_out": 0},
 }
 ENCODERS: dict[str, dict[str, Value]] = {
     "toy": {"filters": (4, 8), "hidden": 16},
     "quick": {"filters": (16, 32, 64, 128), "hidden": 256},
-    "paper": {"filters": (32, 64, 128, 256), "hidden": 256},
+    **{key: {"filters": (32, 64, 128, 256), "hidden": 256} for key in ("medium", "paper")},
 }
 
 
@@ -171,7 +174,8 @@ def options(scale: str, setting: str, method: str) -> dict[str, Value]:
     """Return what the result of a method depends on."""
     if method == "mean":
         return {name: SIZES[scale][name] for name in ("pairs", "pool", "side", "test_pairs")}
-    return SIZES[scale] | ENCODERS[scale] | {"batch": BATCH}
+    size = SIZES[scale] | ENCODERS[scale] | {"batch": BATCH}
+    return size | (STANDARDISED.get(scale, {}) if method == "deep-div" else {})
 
 
 def cells(scale: str, seeds: int) -> Iterator[Cell]:
@@ -204,8 +208,8 @@ OVERLAP = Experiment(
     "Share of a crop that another crop lacks, learned from images: test MSE",
     ("figure fig:overlap_result",),
     (MSE,),
-    seeds={"toy": 1, "quick": 1, "paper": 5},
-    minutes={"toy": 0.1, "quick": 3.0, "paper": 15_000.0},
+    seeds={"toy": 1, "quick": 1, "medium": 1, "paper": 5},
+    minutes={"toy": 0.1, "quick": 4.0, "medium": 250.0, "paper": 15_000.0},
     cells=cells,
     run=run,
     needs=NOTES.needs,

@@ -38,13 +38,6 @@ def options(scale: str, setting: str, method: str) -> dict[str, Value]:
 def cells(scale: str, seeds: int, networks: Iterable[str] | None = None) -> Iterator[Cell]:
     """Return the cells of road networks and all methods.
 
-    Parameters
-    ----------
-    scale, seeds
-        As of an :class:`~askew_paper.experiment.Experiment`.
-    networks
-        Names for :func:`askew_paper.data.roads.load_road`; those of the scale by default.
-
     Examples
     --------
     >>> [cell.method for cell in cells("quick", 1, ["Winnipeg"])][:2]
@@ -78,13 +71,6 @@ def direction(targets: NDArray[Any], reverse: NDArray[Any], predicted: NDArray[A
     """Return how often the faster of two directions is predicted, among pairs for which there is one.
 
     A prediction of equal times counts half: a symmetric one gets exactly 0.5.
-
-    Parameters
-    ----------
-    targets, reverse
-        Travel times there and back, ``(m,)``.
-    predicted, back
-        Predictions of them.
 
     Examples
     --------
@@ -124,8 +110,8 @@ ROADS = Experiment(
     title="Travel times in real directed road networks, from the times to and from landmarks",
     makes=("table of road networks, not in the paper",),
     scores=(Score(MSE.name, "MSE of times with mean 1", lower_is_better=True, digits=4), MRE, R2, SPEARMAN, DIRECTION),
-    seeds={"toy": 1, "quick": 1, "paper": 5},
-    minutes={"toy": 0.2, "quick": 5.0, "paper": 500.0},
+    seeds={"toy": 1, "quick": 1, "medium": 1, "paper": 5},
+    minutes={"toy": 0.2, "quick": 5.0, "medium": 80.0, "paper": 500.0},
     cells=cells,
     run=run,
     needs=NOTES.needs,

@@ -3,29 +3,17 @@
 from __future__ import annotations
 
 import dataclasses
-import itertools
-from collections.abc import Iterator, Sequence
+import functools
+from collections.abc import Callable, Iterator
 
 import torch
 from torch import Tensor, nn
-from torch.optim import Adam, Optimizer
 
-from askew.divergences import Divergence, Embedded
+from askew.encoders import MLP
 from askew.training.runtime import best_device
-from askew_paper.experiment import Cell, Claim, Experiment, Outcome, Score, Value
-from askew_paper.experiments.image_pairs import PairBatches, PairSet, encoded, pair_loss, pair_values, squared_error
-from askew_paper.experiments.images import (
-    CALIBRATION_IMAGES,
-    DRAWN,
-    WEIGHTS,
-    Labelled,
-    Pixels,
-    encoder_of,
-    some_images,
-    spread_of,
-)
-from askew_paper.experiments.training import Learned, learn
-from askew_paper.heads import make_head
+from askew_paper.experiment import Cell, Claim, Experiment, Outcome, Score, Value, grid
+from askew_paper.experiments.image_pairs import EMBEDDING, PairSet, first_seed, learn_cell, squared_error
+from askew_paper.experiments.images import DRAWN, WEIGHTS, embed, encoder_of, some_images
 from askew_paper.notes import read_notes
 from askew_paper.published import Published, published
 
@@ -35,21 +23,34 @@ AUTOMOBILE, DEER = 1, 4
 SAME, NEAR, FAR = 0.5, 2.0, 8.0
 
 METHODS = ("mahalanobis-norm", "mahalanobis", "deep-div", "deepnorm", "widenorm", "nbd-paper", "nbd")
-PAPER: dict[str, Value] = {"embedding": 128, "learning_rate": 1e-3}
-# Learning rates of the divergence: that of the encoder, as in the paper, and the default of askew.fit for a divergence.
-RATES = (1e-3, 3e-2)
+# What medium scale has in addition.
+MORE = ("iqe", "mrn", "drift", "drift-root", "two-sided")
+# The end of the setting in which nothing of the published network is trained: its features are stored, and a small
+# network is learned on them. Not in the paper.
+FEATURES = "-features"
+ENCODERS = {"toy": "small-cnn", "quick": "resnet20", "medium": "resnet20", "paper": "resnet20"}
 # Images, and pairs that the error is measured on.
 DATA: dict[str, dict[str, Value]] = {
     "toy": {"train": 200, "test": 60, "pairs": 500, "side": 8},
-    "quick": {"train": 500, "test": 1000, "pairs": 20_000, "side": 32},
-    "paper": {"train": None, "test": None, "pairs": 50_000, "side": 32},
+    "quick": {"train": 4_000, "test": 1_000, "pairs": 20_000, "side": 32},
+    **{key: {"train": None, "test": None, "pairs": 50000, "side": 32} for key in ("medium", "paper")},
 }
-# An epoch of the paper has as many pairs as images, drawn from all of them. With a `group`, the pairs of a step are
-# between this many images, each of which is encoded once.
+# An epoch of the paper has as many pairs as images, drawn from all of them. With a `pool`, the pairs of a step are
+# between this many images, each of which is encoded once. All methods see standardised embeddings, start with D of the
+# size of the targets, and choose from the same rates; 1e-3 spoils a trained network.
+SHORT: dict[str, Value] = {"even_start": False, "standardised": True, "schedule": "linear", "rates": (1e-4, 3e-4)}
 TRAINING: dict[str, dict[str, Value]] = {
-    "toy": {"encoder": "small-cnn", "epochs": 3, "batch": 100, "group": 25},
-    "quick": {"encoder": "resnet20", "epochs": 16, "batch": 512, "group": 32},
-    "paper": {"encoder": "resnet20", "epochs": 200, "batch": 128, "group": None},
+    "toy": SHORT | {"epochs": 3, "trial_epochs": 1, "held_out": 50, "batch": 100, "pool": 25, "rates": (1e-3, 3e-3)},
+    "quick": SHORT | {"epochs": 4, "trial_epochs": 1, "held_out": 500, "batch": 256, "pool": 32, "bfloat16": True},
+    "medium": SHORT | {"epochs": 8, "trial_epochs": 2, "held_out": 5_000, "batch": 512, "pool": 64, "bfloat16": True},
+    "paper": SHORT | {"epochs": 200, "trial_epochs": 0, "held_out": 0, "batch": 128, "pool": None, "rates": (1e-3,)},
+}
+TRAINING["paper"]["schedule"] = "constant"
+SMALL: dict[str, Value] = {"even_start": True, "rates": (1e-4, 1e-3, 3e-3), "bfloat16": False}
+STORED: dict[str, dict[str, Value]] = {
+    "toy": TRAINING["toy"] | {"even_start": True, "hidden": 16},
+    "quick": TRAINING["quick"] | SMALL | {"epochs": 8, "trial_epochs": 2, "pool": 24, "hidden": 256},
+    "medium": TRAINING["medium"] | SMALL | {"epochs": 4, "trial_epochs": 1, "pool": 24, "batch": 256, "hidden": 256},
 }
 
 
@@ -104,122 +105,88 @@ def random_pairs(labels: Tensor, number: int, generator: torch.Generator, among:
     return PairSet(first, second, target_table()[labels[first], labels[second]])
 
 
-def grouped_pairs(labels: Tensor, batch: int, group: int, generator: torch.Generator) -> PairSet:
+def grouped_pairs(labels: Tensor, batch: int, group: int, generator: torch.Generator, rows: Tensor) -> PairSet:
     """Return the pairs of one epoch in which those of one batch are between few images.
 
-    The images are split into groups at random, and each group gives one batch of pairs. So an image is encoded once for
-    many pairs. Images that do not fill a group are left out.
+    The images in some rows are split into groups at random, and each group gives one batch of pairs. So an image is
+    encoded once for many pairs. Images that do not fill a group are left out.
     """
-    order = torch.randperm(len(labels), generator=generator)
+    order = rows[torch.randperm(len(rows), generator=generator)]
     parts = [
         random_pairs(labels, batch, generator, order[i : i + group]) for i in range(0, len(order) - group + 1, group)
     ]
     return PairSet(*(torch.cat([getattr(part, name) for part in parts]) for name in ("first", "second", "targets")))
 
 
-def epoch_batches(labels: Tensor, batch: int, group: int | None, seed: int) -> PairBatches:
-    """Return the batches of pairs of each epoch, with new pairs in each.
-
-    ``group`` is the number of images that the pairs of a batch are drawn from; None for all, and then an epoch has as
-    many pairs as there are images.
-
-    Examples
-    --------
-    >>> batches = epoch_batches(torch.arange(60) % 10, batch=100, group=20, seed=0)
-    >>> images, first, second, targets = next(iter(batches))
-    >>> len(batches), len(images) <= 20, len(targets)
-    (3, True, 100)
-    """
-    generator = torch.Generator().manual_seed(seed)
-
-    def draw(epoch: int) -> PairSet:
-        if group is None:
-            return random_pairs(labels, len(labels), generator)
-        return grouped_pairs(labels, batch, group, generator)
-
-    return PairBatches(draw, batch)
-
-
-def learn_distances(
-    encoder: Pixels,
-    divergence: Divergence,
-    train: Labelled,
-    batches: PairBatches,
-    *,
-    epochs: int,
-    learning_rate: float,
-    divergence_rate: float,
-    spread: float,
-    seed: int,
-) -> Learned:
-    """Train an encoder and a divergence together on the squared error of pairs; each image of a step is encoded once.
-
-    Batch normalisation takes its means over the distinct images of a step. A training that diverges leaves the last
-    good weights.
-
-    The rates are those of the encoder and of the divergence, at their peaks. ``spread`` is the standard deviation of
-    each feature of the embeddings before training, and ``seed`` that of the pairs that set the divergence's scales.
-    """
-    encoder.centre(train.pixels[:CALIBRATION_IMAGES], spread)
-    among = torch.arange(min(CALIBRATION_IMAGES, len(train.labels)))
-    pairs = random_pairs(train.labels, 4 * len(among), torch.Generator().manual_seed(seed), among)
-    divergence.calibrate(*encoded(encoder, train.pixels, pairs), pairs.targets)
-
-    def optimizer(parameters: Sequence[nn.Parameter]) -> Optimizer:
-        of_divergence = {id(p) for p in divergence.parameters()}
-        groups = [[p for p in parameters if (id(p) in of_divergence) == inside] for inside in (False, True)]
-        rates = (learning_rate, divergence_rate)
-        return Adam([{"params": group, "lr": rate} for group, rate in zip(groups, rates, strict=True)], fused=True)
-
-    device = best_device()
-    model, loss = Embedded(encoder, divergence), pair_loss(train.pixels.to(device))
-    return learn(model, batches, loss, epochs=epochs, optimizer=optimizer, calibrate=False, seed=seed, device=device)
-
-
 # ---------------------------------------------------------------------- the experiment
 
 
+def options(scale: str, setting: str, method: str) -> dict[str, Value]:
+    """Return what the result of a method depends on, apart from the images."""
+    if method == "constant":
+        return DATA[scale]
+    stored = setting.endswith(FEATURES)
+    name = str(ENCODERS[scale])
+    weights: dict[str, Value] = {"weights": WEIGHTS[name].file} if name in WEIGHTS else {}
+    return DATA[scale] | weights | {"encoder": name} | (STORED if stored else TRAINING)[scale]
+
+
 def cells(scale: str, seeds: int) -> Iterator[Cell]:
-    """Yield a cell for every seed, learning rate of the divergence and method."""
+    """Return the cells of both settings, of which the paper has one, and all methods."""
     setting = DRAWN if scale == "toy" else "cifar10"
-    weights = WEIGHTS.get(str(TRAINING[scale]["encoder"]))
-    training = DATA[scale] | TRAINING[scale] | PAPER | ({} if weights is None else {"weights": weights.file})
-    for seed in range(seeds):
-        yield Cell("semantic", setting, "constant", seed, scale, tuple(sorted(DATA[scale].items())))
-        for rate, method in itertools.product(RATES, METHODS):
-            options = training | {"divergence_rate": rate, "spread": spread_of(method)}
-            yield Cell("semantic", setting, method, seed, scale, tuple(sorted(options.items())))
+    settings = (setting, *((setting + FEATURES,) if scale in STORED else ()))
+    methods = ("constant", *METHODS, *(MORE if scale == "medium" else ()))
+    return grid("semantic", scale, seeds, settings, methods, functools.partial(options, scale))
+
+
+# The features of the last images, which all methods share.
+@functools.lru_cache(maxsize=1)
+def _features(setting: str, encoder: str, train: int | None, test: int | None, side: int, seed: int) -> Tensor:
+    """Return the standardised features of training and test images under the network with published weights."""
+    parts = [some_images(setting, *part, side, seed).pixels for part in (("train", train), ("test", test))]
+    torch.manual_seed(seed)
+    network = encoder_of(encoder, None, side).to(best_device())
+    points = torch.cat([embed(network, pixels) for pixels in parts])
+    std, mean = torch.std_mean(points[: len(parts[0])], 0, correction=0)
+    return (points - mean) / std.clamp_min(1e-6)
 
 
 def run(cell: Cell) -> Outcome:
     """Learn from pairs of training images; measure other pairs of the same images, and pairs of test images."""
-    splits = ("train", "test")
-    train, test = (some_images(cell.setting, split, cell[split], cell["side"], cell.seed) for split in splits)
-    generator = torch.Generator().manual_seed(cell.seed)
-    measured = {
-        name: (images, random_pairs(images.labels, cell["pairs"], generator))
-        for name, images in (("mse-seen", train), ("mse-unseen", test))
-    }
+    setting, side, sizes = cell.setting.removesuffix(FEATURES), cell["side"], (cell["train"], cell["test"])
+    parts = [some_images(setting, split, n, side, cell.seed) for split, n in zip(("train", "test"), sizes, strict=True)]
+    labels, known = torch.cat([part.labels for part in parts]), len(parts[0].labels)
+
+    def test_pairs(rows: Tensor, seed: int) -> PairSet:
+        return random_pairs(labels, cell["pairs"], torch.Generator().manual_seed(seed), rows)
+
+    def train_pairs(rows: Tensor, seed: int) -> PairSet:
+        generator = torch.Generator().manual_seed(seed)
+        if cell["pool"] is None:
+            return random_pairs(labels, len(rows), generator, rows)
+        return grouped_pairs(labels, cell["batch"], cell["pool"], generator, rows)
+
+    seen = test_pairs(torch.arange(known), first_seed(cell) + 2)
+    unseen = test_pairs(torch.arange(known, len(labels)), first_seed(cell))
     if cell.method == "constant":
-        mean = measured["mse-seen"][1].targets.mean()
-        return Outcome({name: squared_error(mean, pairs) for name, (_, pairs) in measured.items()})
-    encoder = encoder_of(cell["encoder"], cell["embedding"], cell["side"])
-    divergence = make_head(cell.method, cell["embedding"])
-    batches = epoch_batches(train.labels, cell["batch"], cell["group"], cell.seed + 1)
-    settings = {name: cell[name] for name in ("epochs", "learning_rate", "divergence_rate", "spread")}
-    learned = learn_distances(encoder, divergence, train, batches, seed=cell.seed, **settings)
-    place, scores = encoder.mean.device, {}
-    for name, (images, pairs) in measured.items():
-        values = pair_values(encoder, divergence, images.pixels.to(place), pairs.to(place))
-        scores[name] = squared_error(values.cpu(), pairs)
-    return Outcome(scores, chosen={"stopped": learned.stopped, "loss": learned.loss})
+        mean = seen.targets.mean()
+        return Outcome({"mse-seen": squared_error(mean, seen), "mse-unseen": squared_error(mean, unseen)})
+    if cell.setting.endswith(FEATURES):
+        images = _features(setting, cell["encoder"], *sizes, side, cell.seed)
+        encoder: Callable[[], nn.Module] = functools.partial(MLP, images.shape[1], EMBEDDING, (cell["hidden"],))
+    else:
+        images = torch.cat([part.pixels for part in parts]).to(best_device())
+        encoder = functools.partial(encoder_of, cell["encoder"], EMBEDDING, side)
+    outcome = learn_cell(cell, encoder, images, known, train_pairs, test_pairs, unseen, {"mse-seen": seen})
+    scores = {"mse-seen": outcome.scores["mse-seen"], "mse-unseen": outcome.scores["mse"]}
+    return Outcome(scores, outcome.curves, outcome.chosen)
 
 
-def _as_ours(entry: Published) -> Published:
-    """Return a score of the paper with our names: one setting, two scores, and the norm as what it is."""
+def _as_ours(entry: Published, setting: str) -> Published:
+    """Return a score of the paper with our names: two scores, and the norm as what it is."""
     score = "mse-seen" if entry.setting == "same" else "mse-unseen"
     method = "mahalanobis-norm" if entry.method == "mahalanobis" else entry.method
-    return dataclasses.replace(entry, setting="cifar10", score=score, method=method)
+    return dataclasses.replace(entry, setting=setting, score=score, method=method)
 
 
 NOTES = read_notes("semantic")
@@ -231,13 +198,16 @@ SEMANTIC = Experiment(
         Score("mse-seen", "MSE, seen images", lower_is_better=True),
         Score("mse-unseen", "MSE, unseen images", lower_is_better=True),
     ),
-    seeds={"toy": 1, "quick": 1, "paper": 5},
-    minutes={"toy": 0.1, "quick": 6.0, "paper": 3000.0},
+    seeds={"toy": 1, "quick": 1, "medium": 1, "paper": 5},
+    minutes={"toy": 0.2, "quick": 8.0, "medium": 120.0, "paper": 3000.0},
     cells=cells,
     run=run,
     needs=NOTES.needs,
     notes=NOTES.notes,
-    published=tuple(map(_as_ours, published("semantic"))),
+    published=tuple(
+        _as_ours(entry, name) for entry in published("semantic") for name in ("cifar10", f"cifar10{FEATURES}")
+    ),
+    incomparable=(f"cifar10{FEATURES}",),
     claims=tuple(
         Claim(NOTES.claim(images), f"mse-{images}", ("nbd-paper", "nbd"), METHODS[:5]) for images in ("seen", "unseen")
     ),

@@ -202,6 +202,17 @@ def learn(
     return Learned(stopped, losses, curves)
 
 
+def dead(values: Any) -> dict[str, bool]:
+    """Return the mark of a training that ended with D = 0 everywhere, where no gradient is left; nothing otherwise.
+
+    Examples
+    --------
+    >>> dead(torch.zeros(3)), dead(torch.ones(3))
+    ({'dead': True}, {})
+    """
+    return {} if values.any() else {"dead": True}
+
+
 # ---------------------------------------------------------------------- from labels
 
 
