@@ -231,6 +231,13 @@ def test_api_pages_have_all_that_is_public(site: Path, package: str) -> None:
     assert [name for name, paths in described.items() if shown.isdisjoint(paths)] == []
 
 
+@pytest.mark.parametrize("package", sorted(set(WHOLE) - set(APPLICATION)))
+def test_public_classes_have_an_example(package: str) -> None:
+    module = importlib.import_module(f"askew.{package}")
+    classes = {name: value for name in module.__all__ if isinstance(value := getattr(module, name), type)}
+    assert [name for name, value in classes.items() if ">>>" not in (vars(value)["__doc__"] or "")] == []
+
+
 @needs_mkdocs
 def test_formulas_are_shown_without_a_script(site: Path) -> None:
     text = (site / "mathematics.html").read_text("utf-8")

@@ -25,7 +25,15 @@ OBJECTIVE_RTOL = 1e-5
 
 
 class Clustering(NamedTuple):
-    """A hard clustering: labels ``(n,)`` (int32) and centres ``(k, dim)``, and how it was found."""
+    """A hard clustering: labels ``(n,)`` (int32) and centres ``(k, dim)``, and how it was found.
+
+    Examples
+    --------
+    >>> from askew.potentials import Quadratic
+    >>> points = torch.tensor([[0.0], [0.2], [5.0]])
+    >>> kmeans(points, points[[0, 2]], Bregman(Quadratic(1))).labels.tolist()
+    [0, 0, 1]
+    """
 
     labels: Tensor
     centres: Tensor

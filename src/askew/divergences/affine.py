@@ -24,7 +24,16 @@ BLOCK_ROWS = 1 << 13
 
 
 class Planes(NamedTuple):
-    """Second points as affine functions of the first one: ``S(x, y) = base(x) + offsets - slopes @ (x - c)``."""
+    """Second points as affine functions of the first one: ``S(x, y) = base(x) + offsets - slopes @ (x - c)``.
+
+    Examples
+    --------
+    >>> import askew, torch
+    >>> form = askew.make("euclidean", 2).affine(torch.zeros(1, 2))
+    >>> planes = form.planes(torch.eye(2))
+    >>> planes.slopes.tolist(), planes.offsets.tolist()
+    ([[2.0, 0.0], [0.0, 2.0]], [1.0, 1.0])
+    """
 
     slopes: Tensor  # (m, dim)
     offsets: Tensor  # S(c, y), (m,)

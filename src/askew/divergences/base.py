@@ -64,6 +64,12 @@ class Ranking:
         What it compares instead of the points: a map ``(n, dim) -> (n, dim)``. None for the points themselves.
     swapped : bool
         Whether the two arguments change places.
+
+    Examples
+    --------
+    >>> import askew
+    >>> askew.make("bregman-sqrt", 2).ranks_like().swapped
+    False
     """
 
     divergence: Divergence
@@ -99,6 +105,16 @@ class Divergence(Rebuildable, ABC):
         Whether D(x, x) = 0 exactly; False with two encoders, and where a known flaw is reproduced.
     domain : Domain
         Where the points must lie.
+
+    Examples
+    --------
+    >>> class Steps(Divergence):
+    ...     triangle = True
+    ...
+    ...     def compute(self, x, y):
+    ...         return (x - y).relu().sum(-1)
+    >>> Steps(2).pairwise(torch.eye(2), torch.zeros(1, 2)).tolist()
+    [[1.0], [1.0]]
     """
 
     symmetric: bool = False

@@ -40,6 +40,11 @@ class Entry:
         Where its points must lie.
     head : callable or None
         Makes it behind an encoder, where that is another form; the user gives the same name.
+
+    Examples
+    --------
+    >>> CATALOGUE["kl"].learned, str(CATALOGUE["kl"].domain)
+    (False, 'positive')
     """
 
     name: str

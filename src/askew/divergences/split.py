@@ -13,14 +13,30 @@ from askew.divergences.wrappers import Embedded
 
 
 class EncoderAndDivergence(NamedTuple):
-    """An encoder and the divergence between its embeddings; without an encoder, points are compared as they are."""
+    """An encoder and the divergence between its embeddings; without an encoder, points are compared as they are.
+
+    Examples
+    --------
+    >>> import askew
+    >>> split_encoder(askew.make("kl", 3), 3, "index").encoder is None
+    True
+    """
 
     encoder: nn.Module | None
     divergence: Divergence
 
 
 class Sides(NamedTuple):
-    """The encoders of first and second points, which are one in most models, and the divergence behind them."""
+    """The encoders of first and second points, which are one in most models, and the divergence behind them.
+
+    Examples
+    --------
+    >>> import askew, torch
+    >>> model = askew.make("nbd", 2, encoder=torch.nn.Linear(3, 2), second=torch.nn.Linear(4, 2))
+    >>> sides = split_sides(model, 2, "index")
+    >>> sides.first.in_features, sides.second.in_features
+    (3, 4)
+    """
 
     first: nn.Module | None
     second: nn.Module | None

@@ -40,7 +40,14 @@ Data = tuple[Any, ...]
 
 
 class FitWarning(UserWarning):
-    """A learner learned nothing useful: its divergence is no better than a trivial one."""
+    """A learner learned nothing useful: its divergence is no better than a trivial one.
+
+    Examples
+    --------
+    >>> import warnings
+    >>> with warnings.catch_warnings():
+    ...     warnings.simplefilter("error", FitWarning)  # in here, a training that fails is an error
+    """
 
 
 class BaseLearner(FittedLearner):

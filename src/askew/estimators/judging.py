@@ -61,6 +61,12 @@ class Column:
         Form of dates that are text, as of ``strftime``; empty for that of ISO 8601.
     decimal : str
         Decimal mark of numbers that are text.
+
+    Examples
+    --------
+    >>> import askew, pandas
+    >>> askew.Columns().fit(pandas.DataFrame({"age": [20.0, 30.0, None]})).columns_[0].fill
+    25.0
     """
 
     name: str

@@ -22,6 +22,13 @@ class Loss(nn.Module, ABC):
 
     ``forward`` takes values that were already computed, so a loss can be used in any loop; :meth:`of` computes them
     from a model and a batch, and is what :func:`askew.fit` calls.
+
+    Examples
+    --------
+    >>> import askew, torch
+    >>> x, y = torch.zeros(2, 3), torch.ones(2, 3)
+    >>> askew.losses.Regression().of(askew.make("euclidean", 3), x, y, torch.tensor([3.0, 3.0])).item()
+    0.0
     """
 
     # The names of the parts of a batch, for errors.
@@ -46,6 +53,12 @@ class LabelLoss(Loss):
     """A loss of all pairs of a labelled batch: ``loss(matrix, labels)``, ``(n, n), (n,) -> ()``.
 
     Row i of the matrix is D(x_i, .): the anchor comes first.
+
+    Examples
+    --------
+    >>> from askew.losses import AllTriplets
+    >>> isinstance(AllTriplets(margin=1.0), LabelLoss)
+    True
     """
 
     parts = ("points", "labels")
@@ -65,7 +78,15 @@ class LabelLoss(Loss):
 
 
 class PairLoss(Loss):
-    """A loss of values against targets: ``loss(values, targets)``, ``(n,), (n,) -> ()``."""
+    """A loss of values against targets: ``loss(values, targets)``, ``(n,), (n,) -> ()``.
+
+    Examples
+    --------
+    >>> import torch
+    >>> from askew.losses import Regression
+    >>> Regression()(torch.tensor([1.0, 2.0]), torch.tensor([1.0, 4.0])).item()
+    2.0
+    """
 
     parts = ("first points", "second points", "targets")
 
@@ -81,7 +102,15 @@ class PairLoss(Loss):
 
 
 class TripletLoss(Loss):
-    """A loss of given triplets: ``loss(D(anchor, positive), D(anchor, negative))``, ``(n,), (n,) -> ()``."""
+    """A loss of given triplets: ``loss(D(anchor, positive), D(anchor, negative))``, ``(n,), (n,) -> ()``.
+
+    Examples
+    --------
+    >>> import torch
+    >>> from askew.losses import TripletMargin
+    >>> TripletMargin(margin=1.0)(torch.tensor([1.0]), torch.tensor([1.5])).item()
+    0.5
+    """
 
     parts = ("anchors", "positives", "negatives")
 

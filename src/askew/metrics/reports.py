@@ -11,6 +11,12 @@ class TriangleViolations:
 
     The excess of such a triple is 1 - (D(a, b) + D(b, c)) / D(a, c): how much shorter the detour is, as a share of the
     direct way. Mean and maximum are 0 if no triple violates the inequality.
+
+    Examples
+    --------
+    >>> import askew, torch
+    >>> askew.metrics.triangle_violations(askew.make("euclidean-norm", 2), torch.randn(50, 2)).share
+    0.0
     """
 
     share: float
@@ -30,7 +36,14 @@ class TriangleViolations:
 
 @dataclass(frozen=True)
 class Conditioning:
-    """Condition numbers of the Hessian of a potential; infinite if the smallest eigenvalue is lost in rounding."""
+    """Condition numbers of the Hessian of a potential; infinite if the smallest eigenvalue is lost in rounding.
+
+    Examples
+    --------
+    >>> import askew, torch
+    >>> str(askew.metrics.conditioning(askew.make("itakura-saito", 2), torch.tensor([[1.0, 2.0]])))
+    'The potential bends 4 times as much in its steepest direction as in its flattest (median; at most 4 times).'
+    """
 
     median: float
     maximum: float

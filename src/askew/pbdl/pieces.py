@@ -37,6 +37,14 @@ class PiecewiseFit:
         Whether the solver met its tolerance.
     scores : dict
         Cross-validation score of each penalty, higher is better; empty if the penalty was given.
+
+    Examples
+    --------
+    >>> import torch
+    >>> from askew.pbdl import fit_pairs
+    >>> points = torch.tensor([[0.0], [0.1], [1.0], [1.1]])
+    >>> fit_pairs(points, ["a", "a", "b", "b"], penalty=0.01).scores  # the penalty was given
+    {}
     """
 
     divergence: MaxAffine

@@ -39,6 +39,13 @@ class Potential(Rebuildable, ABC):
         Whether its divergence is symmetric, which holds for quadratic functions only.
     boundary : bool
         Whether phi is finite on the boundary of its domain; x of D(x, y) may then lie there.
+
+    Examples
+    --------
+    >>> import torch
+    >>> from askew.potentials import Quadratic
+    >>> (Quadratic(2) + 2.0 * Quadratic(2))(torch.ones(1, 2)).tolist()
+    [6.0]
     """
 
     domain: Domain = REAL

@@ -148,6 +148,12 @@ class ConvexityReport:
         The place on the segment, (1 - t) x + t y. None if only the gradients violate convexity.
     samples : int
         Number of segments tested.
+
+    Examples
+    --------
+    >>> import torch
+    >>> check_convexity(FromFunction(lambda x: -x.square().sum(-1), dim=2), torch.randn(50, 2)).convex
+    False
     """
 
     convex: bool

@@ -36,6 +36,13 @@ class InverseGradient(NamedTuple):
         max |grad phi(x) - g| of each row, ``(...)``; zeros where there is a closed form.
     iterations : int
         Newton steps taken; 0 where there is a closed form.
+
+    Examples
+    --------
+    >>> import torch
+    >>> from askew.potentials import Quadratic
+    >>> Quadratic(2).inverse_gradient(torch.tensor([2.0, 4.0])).point.tolist()
+    [1.0, 2.0]
     """
 
     point: Tensor

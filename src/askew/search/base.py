@@ -51,6 +51,14 @@ class Index(ABC):
         D(item, query).
     progress
         Whether to show a progress bar while items are encoded; None means on a terminal.
+
+    Examples
+    --------
+    >>> import numpy, askew
+    >>> index = askew.search.ExactIndex("euclidean")
+    >>> index.add(numpy.eye(3))
+    >>> index.search(numpy.eye(3)[:1], k=1)[1].tolist()
+    [[0]]
     """
 
     _needs_inner_products = False

@@ -61,6 +61,13 @@ class InnerProductForm:
         The longest key that the Euclidean form can hold.
     offset, stretch : float
         What the last feature of a key is divided by, and how much longer queries are made.
+
+    Examples
+    --------
+    >>> import askew, torch
+    >>> maps = askew.search.keys_and_queries(askew.make("kl", 2), "query-first", "euclidean", torch.rand(9, 2) + 0.1)
+    >>> maps.form, maps.size  # two features, and two more
+    ('euclidean', 4)
     """
 
     ranking: Ranking

@@ -32,6 +32,15 @@ class KeysAndQueries(Rebuildable):
         As in :func:`keys_and_queries`.
     centre, radius, offset, stretch
         The numbers of the :class:`InnerProductForm`.
+
+    Examples
+    --------
+    >>> import askew, torch
+    >>> items = torch.rand(10, 2) + 0.1
+    >>> maps = keys_and_queries(askew.make("kl", 2), "query-first", "inner-product", items)
+    >>> nearest = (maps.queries(items[:1]) @ maps.keys(items).T).argmax(1)
+    >>> nearest.tolist()
+    [0]
     """
 
     centre: Tensor

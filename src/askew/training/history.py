@@ -64,6 +64,11 @@ class TrainingDivergedError(RuntimeError):
     ----------
     history : History
         The course of the run until then.
+
+    Examples
+    --------
+    >>> issubclass(TrainingDivergedError, RuntimeError)
+    True
     """
 
     def __init__(self, message: str, history: History) -> None:
