@@ -292,7 +292,7 @@ def front(rows: Sequence[Row], experiments: Iterable[Experiment], remarks: Seque
         parts += [to_markdown(Table("Each task", "", long), level=2)]
     published = anchors(rows, experiments)
     if len(published):
-        note = "The best published figure on the same data and split, where there is one."
+        note = "The best published figure on the same data and split, if there is one; verdicts are about the rest."
         parts += [to_markdown(Table("Beyond the paper: published figures", note, published), level=2)]
     return parts
 
