@@ -225,7 +225,7 @@ def test_missing_cells_and_seeds_are_told() -> None:
         row for row in make_rows() if row.cell.setting == "small" and (row.cell.method == "nbd" or row.cell.seed == 0)
     ]
     table = overview(compare(SUMS, rows, "paper"), MAE)
-    assert [line[2] for line in texts(table)][:2] == ["missing (0.700)"] * 2
+    assert list(table.frame.columns) == ["Method", "small"]  # a setting without rows is counted, not shown
     # So few seeds do not compete, and are grey in HTML.
     assert texts(table)[1][1] == "0.550 seeds: 1 ● (0.500)"
     assert '<td class="missing">0.550 seeds: 1' in page(sections(rows, [SUMS]))

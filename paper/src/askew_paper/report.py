@@ -99,10 +99,12 @@ def overview(comparison: Comparison, score: Score) -> Table:
         symbol = f" {SYMBOLS[line.mark]}" if line.mark else ""
         paper = "" if math.isnan(line.published) else f" ({number(line.published, line.decimals)})"
         fields[line.method, line.setting] = ours + symbol + paper
-    # A method that has neither rows nor values of the paper would be a line of holes; the note counts it.
+    # A method that has neither rows nor values of the paper would be a line of holes, a setting without rows a column
+    # of them; the note counts these.
     filled = lines.assign(filled=(lines["seeds"] > 0) | lines["published"].notna()).groupby("method")["filled"]
     shown = lines[filled.transform("any")] if lines["seeds"].any() else lines
-    methods, settings = list(dict.fromkeys(shown["method"])), list(dict.fromkeys(lines["setting"]))
+    known = shown if not lines["seeds"].any() else shown[shown.groupby("setting")["seeds"].transform("max") > 0]
+    methods, settings = list(dict.fromkeys(shown["method"])), list(dict.fromkeys(known["setting"]))
     columns = {setting: [fields.get((method, setting), "") for method in methods] for setting in settings}
     title = f"{score.label} ({'lower' if score.lower_is_better else 'higher'} is better)"
     return Table(title, _note(comparison, lines), pd.DataFrame({"Method": methods, **columns}))
@@ -290,7 +292,7 @@ def front(rows: Sequence[Row], experiments: Iterable[Experiment], remarks: Seque
         parts += [to_markdown(Table("Each task", "", long), level=2)]
     published = anchors(rows, experiments)
     if len(published):
-        note = "The best published figure on the same data and split, where there is one."
+        note = "The best published figure on the same data and split, if there is one; verdicts are about the rest."
         parts += [to_markdown(Table("Beyond the paper: published figures", note, published), level=2)]
     return parts
 
