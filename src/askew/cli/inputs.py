@@ -86,7 +86,7 @@ def classes_of(
     known = texts.notna().to_numpy()
     label, lost, cleaned = values.name, int((~known).sum()), changed(values[known], texts[known])
     if not known.any():
-        raise ValueError(checks.message("--label", "a column with labels", f"{label!r}, which is empty in all rows"))
+        raise ValueError(checks.message("--label", "a column with labels", f"the empty column {label!r}"))
     notes = [f"{_rows(lost)} left out, without a label"] if lost else []
     if cleaned:
         notes += [f"{cleaned} label{'s' * (cleaned > 1)} stripped of spaces or normalised"]

@@ -231,12 +231,12 @@ def _learn(
         "progress": False if json else None,
     }
     io.writable_folder(output, "-o")  # fails now, not after the training
-    inputs.tell_replaced([output / inputs.MODEL_FILE], json)
     chosen = {"drop": drop, "keep": keep, "category": category, "number": number, "date": date, "na": na}
     if relevance is not None and queries is not None and items is not None:
         from askew.cli.relevance import learn_relevance, read_relevance
 
         clicked = read_relevance((relevance, queries, items), name, json, **chosen)
+        inputs.tell_replaced([output / inputs.MODEL_FILE], json)
         learned = learn_relevance(clicked, output, settings)
         if json:
             told = {"model": str(output), "divergence": divergence, "choice": learned.learner.choice_}
@@ -257,6 +257,7 @@ def _learn(
         return
     column = label if kind == "--label" else target
     data = read_supervised(kind, file, dataset, no_header, column, pairs or triplets, name, json, **chosen)
+    inputs.tell_replaced([output / inputs.MODEL_FILE], json)
     kept, choice = data.kept, ""
     scores: dict[str, float] = {}
     learner: DivergenceLearner | PairRegressor | TripletLearner

@@ -16,7 +16,7 @@ SMALL = 300
 # Where steps, batch and learning rate are left to the learner, and only the encoder of "nbd" is chosen: the share of
 # the steps of a trial; the mean average precision of one from which on a table is easy; and the share of the steps
 # that then suffices, for fewer than 1000 rows and for more. Others are still improving at the end of all steps.
-TRIAL_SHARE, EASY, EASY_SHARES = 1 / 16, 0.9, (1 / 4, 1 / 3)
+TRIAL_SHARE, EASY, EASY_SHARES = 1 / 16, 0.9, (1 / 4, 1 / 2)
 
 
 @dataclass(frozen=True)

@@ -111,9 +111,9 @@ def fit(
     autocast
         Whether encoders compute in bfloat16.
     compile
-        Whether to compile a step of the model and the loss with ``torch.compile``, in a single process. The first step
-        then takes a minute or so: it pays for trainings of many thousands of steps. Values agree to rounding, and the
-        points are not checked.
+        Whether to compile a step of the model and the loss with ``torch.compile``, in a single process. It pays for
+        ``"nbd"`` from about 2,500 steps on and for ``"nbd-paper"`` from 6,000 (batches of 1000, one thread, by
+        ``benchmarks/compiling.py``), and never for ``"mahalanobis"``. Values agree to rounding; points are not checked.
     progress
         Whether to show a progress bar; by default if the standard error is a terminal.
 
