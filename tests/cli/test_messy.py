@@ -155,7 +155,7 @@ def test_encodings_and_separators_make_no_difference(
         (
             "a.csv",
             b"a,b,label\n1,2,\n2,1,\n",
-            "must be a column with labels. Got 'label', which is empty in all",
+            "must be a column with labels. Got the empty column 'label'",
         ),
         ("a.csv", b"a,b,Label\n1,2,x\n", "Did you mean 'Label'?"),
         (
