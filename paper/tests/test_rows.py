@@ -73,7 +73,10 @@ def test_key_says_all_and_nothing_else() -> None:
         ({"setting": ""}, "setting of a cell must be a string that is not empty"),
         ({"seed": -1}, "seed of a cell must be an integer of at least 0. Got -1"),
         ({"seed": True}, "seed of a cell must be"),
-        ({"scale": "papr"}, "scale must be one of 'toy', 'quick', 'paper'. Got 'papr' instead. Did you mean 'paper'"),
+        (
+            {"scale": "papr"},
+            "scale must be one of 'toy', 'quick', 'medium', 'paper'. Got 'papr' instead. Did you mean 'paper'",
+        ),
         ({"options": {"a": 1}}, "options of a cell must be a tuple of pairs"),
         ({"options": (("b", 1), ("a", 1))}, "options of a cell must be sorted by name"),
         ({"options": (("a", 1), ("a", 2))}, "each name once"),

@@ -204,7 +204,7 @@ def test_what_is_not_ours_is_refused(tmp_path: Path) -> None:
     [
         (
             '{"format": 99, "kind": "checkpoint", "askew": "9.1"}',
-            "written by a newer askew (9.1) instead. Upgrade with",
+            "written by a newer askew (9.1) instead. Install a newer version",
         ),
         ('{"format": "1", "kind": "checkpoint"}', "Got a file of another program"),
         ('{"format": true, "kind": "checkpoint"}', "Got a file of another program"),

@@ -109,7 +109,7 @@ def test_onnx_of_an_encoder(tmp_path: Path, encoder: nn.Module, shape: tuple[int
 
 def test_onnx_without_its_packages(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "onnxscript", None)
-    with pytest.raises(ImportError, match=r"Export to ONNX needs the package 'onnxscript'.*askew\[onnx\]"):
+    with pytest.raises(ImportError, match=r"Export to ONNX needs the package 'onnxscript'.*pip install .\.\[onnx\]"):
         export(Mahalanobis(2), tmp_path / "D.onnx")
 
 

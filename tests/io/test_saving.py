@@ -517,7 +517,7 @@ def test_weights_of_another_model_are_noticed(folder: Path, tmp_path: Path) -> N
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        (lambda d: d.update(format=2, askew="7.0"), "written by a newer askew (7.0) instead. Upgrade"),
+        (lambda d: d.update(format=2, askew="7.0"), "written by a newer askew (7.0) instead. Install a newer"),
         (lambda d: d.update(kind="checkpoint"), "must be an askew model. Got an askew checkpoint instead."),
         (lambda d: d.pop("format"), "Got a file of another program"),
         (lambda d: d.pop("modules"), "parts of it are missing"),

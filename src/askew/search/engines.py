@@ -189,8 +189,9 @@ def _add_table(engine: Any) -> None:
 
 
 def most_effort(kind: str, engine: Any) -> int:
-    """Return the effort of a search that visits everything it can."""
-    return int(engine.nlist) if kind.startswith("ivf") else max(1024, min(4096, int(engine.ntotal)))
+    """Return the effort of a search that visits all lists, or so much of a graph that more is slower than a scan."""
+    count = int(engine.ntotal)
+    return int(engine.nlist) if kind.startswith("ivf") else max(1024, min(4096, count), count // 16)
 
 
 def search_engine(
