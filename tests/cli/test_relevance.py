@@ -35,8 +35,7 @@ def files(folder: Path, ids: bool = False, columns: str = "abc", **changes: Any)
     clicks = pandas.DataFrame({"query": np.repeat(np.arange(60), 5), "item": NEAREST.ravel()}).assign(**changes)
     if ids:
         queries.insert(0, "query_id", [f"q{k}" for k in range(60)])
-        items.insert(0, "sku", [f"sku-{k}" for k in range(150)])
-        items = items.rename(columns={"sku": "item_id"})
+        items.insert(0, "sku", [f"sku-{k}" for k in range(150)])  # found by its values
         clicks = clicks.assign(
             query=[f"q{k}" for k in clicks["query"]], item=[f"sku-{k}" for k in clicks["item"]], grade=2
         )
@@ -53,7 +52,7 @@ def test_learns_and_searches(ids: bool, tmp_path: Path, capsys: pytest.CaptureFi
     words = files(tmp_path, ids)
     code, out, err = run(capsys, "learn", *words, *FAST, "-o", model)
     assert (code, err) == (0, "")
-    by = ("the column 'query_id'", "the column 'item_id'") if ids else ("their numbers from 0",) * 2
+    by = ("the column 'query_id'", "the column 'sku'") if ids else ("their numbers from 0",) * 2
     assert f"60 queries, which clicks name by {by[0]}" in out
     assert f"150 items, which clicks name by {by[1]}" in out
     scores = dict(zip(("learned", "cosine", "euclidean"), map(float, _numbers(out)), strict=True))

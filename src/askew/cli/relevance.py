@@ -21,7 +21,7 @@ from askew.estimators.judgements import grades_of, judgement_columns
 if TYPE_CHECKING:
     from pandas import DataFrame, Series
 
-# Columns that name the rows of each table, unless --id says another one.
+# Columns that name the rows of each table, unless --id says another one; else any that has all names in the clicks.
 NAMING = {"queries": ("query", "query_id", "id"), "items": ("item", "item_id", "id")}
 # Share of the queries with clicks that is held out for the score, and how many there must be.
 HELD_OUT, ENOUGH = 0.2, 10
@@ -72,10 +72,11 @@ def read_relevance(
     """
     clicks, queries, items = (read_frame(path) for path in paths)
     names, notes, aside = {}, [], {}
-    for side, table in (("queries", queries), ("items", items)):
-        column = next((c for c in ((name,) if name else NAMING[side]) if c in table.columns), None)
-        if name and column is None:
-            check_column(table, name, f"--id of {side}")
+    places = judgement_columns([str(column) for column in clicks.columns], "--relevance")
+    if name is not None and name not in queries.columns:
+        check_column(items, name, "--id of queries and items")
+    for (side, table), place in zip((("queries", queries), ("items", items)), places, strict=False):
+        column = next((c for c in (name, *NAMING[side], *_naming(table, clicks.iloc[:, place])) if c in table), None)
         names[side] = inputs.names_of(table, column)
         aside[side] = {} if column is None else {column: f"the names of the {side}"}
         by = "their numbers from 0" if column is None else f"the column {column!r}"
@@ -88,7 +89,7 @@ def read_relevance(
     notes += inputs.condensed(columns.notes_)
     notes += () if shared else (f"queries: {note}" for note in inputs.condensed(of_queries.notes_))
     inputs.tell(notes, quiet)
-    judgements = _judgements(clicks, names)
+    judgements = _judgements(clicks, places, names)
     without = len(queries) - len(np.unique(judgements[judgements[:, 2] > 0, 0]))
     if without:
         notes.append(f"{without} queries without a relevant item")
@@ -132,9 +133,18 @@ def _of_table(choices: dict[str, Sequence[str] | None], table: DataFrame, other:
     return mine
 
 
-def _judgements(clicks: DataFrame, names: dict[str, list[str]]) -> NDArray[np.float64]:
-    """Return rows of queries, rows of items and grades, ``(n, 3)``."""
-    places = judgement_columns([str(column) for column in clicks.columns], "--relevance")
+def _naming(table: DataFrame, used: Series) -> list[str]:
+    """Return the columns of text that have all of the names which clicks use."""
+    wanted = {str(value) for value in used}
+    if all(name.isdecimal() for name in wanted):  # numbers of rows: that a column has them all means nothing
+        return []
+    return [
+        column for column in table.columns if table[column].nunique() == len(table) and wanted <= set(table[column])
+    ]
+
+
+def _judgements(clicks: DataFrame, places: list[int], names: dict[str, list[str]]) -> NDArray[np.float64]:
+    """Return rows of queries, rows of items and grades, ``(n, 3)``, from the columns at these places."""
     rows = [_rows(clicks.iloc[:, place], names[side], side) for place, side in zip(places, NAMING, strict=False)]
     grades = np.ones(len(clicks))
     if len(places) == 3:
@@ -152,7 +162,7 @@ def _rows(values: Series, names: list[str], side: str) -> NDArray[np.int64]:
     unknown = next((str(value) for value in values if str(value) not in places), None)
     if unknown is not None:
         what, columns = f"values in --relevance that name {side}", ", ".join(NAMING[side])
-        hint = f"They are values of --id, else of a column {columns} if there is one, else row numbers from 0."
+        hint = f"They are values of --id, of a column {columns} or of one that has them all, else row numbers from 0."
         raise ValueError(checks.message(what, "rows there are", repr(unknown), hint))
     return np.array([places[str(value)] for value in values], dtype=np.int64)
 
