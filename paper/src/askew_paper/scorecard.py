@@ -162,5 +162,5 @@ def _described(line: Line) -> dict[str, str]:
 def _counted(verdicts: Iterable[str]) -> str:
     """Return verdicts as text: ``▲ 3 ahead, ● 1 tie``."""
     counts = Counter(verdicts)
-    words = ((word + doubt, glyph) for word, glyph in GLYPHS.items() for doubt in ("", "?"))
-    return ", ".join(f"{glyph} {counts[word]} {word}" for word, glyph in words if counts[word])
+    kinds = ((verdict + doubt, glyph) for verdict, glyph in GLYPHS.items() for doubt in ("", "?"))
+    return ", ".join(f"{glyph} {counts[verdict]} {verdict}" for verdict, glyph in kinds if counts[verdict])

@@ -283,25 +283,19 @@ class Pairs(_Regression):
 
     def _check(self) -> None:
         super()._check()
-        if (self._reverse() >= 0).any():
+        if (_opposite(self.points) >= 0).any():
             first, *others = self.headings.items()
             self.headings = dict([first, ("direction", ("direction", 3)), *others])
 
-    def _reverse(self) -> Rows:
-        """Return the number of the pair that is each one in the other order, -1 if there is none."""
-        ends = [[point.tobytes() for point in self.points[:, end]] for end in (0, 1)]
-        places = {pair: number for number, pair in enumerate(zip(*ends, strict=True))}
-        return np.array([places.get((y, x), -1) if x != y else -1 for x, y in zip(*ends, strict=True)], dtype=np.int64)
-
     def folds(self, count: int, seed: int) -> list[tuple[Rows, Rows]]:
-        """Return folds that hold out both orders of a pair, or neither."""
-        parts, reverse = super().folds(count, seed), self._reverse()
-        numbers = np.arange(len(reverse))
-        fold = np.zeros(len(reverse), dtype=np.int64)
-        for number, (_, rest) in enumerate(parts):
-            fold[rest] = number
-        fold = np.where(reverse > numbers, fold[reverse], fold)
-        return [(numbers[fold != number], numbers[fold == number]) for number in range(count)]
+        """Return folds that hold out a pair in both orders, and as often as it comes, or not at all."""
+        numbers: dict[frozenset[bytes], int] = {}
+        of_pair = np.array([numbers.setdefault(frozenset(ends), len(numbers)) for ends in _ends(self.points)])
+        _check_folds(count, len(numbers) // 2, f"half of the number of {self.rows} that differ")
+        parts = KFold(count, shuffle=True, random_state=seed).split(np.arange(len(numbers)))
+        return [
+            (np.flatnonzero(np.isin(of_pair, rows)), np.flatnonzero(np.isin(of_pair, rest))) for rows, rest in parts
+        ]
 
     def judge(self, learner: Any, rows: Rows, rest: Rows, seed: int) -> dict[str, float]:
         """Return R squared, the rank correlation, and how often the larger direction is known."""
@@ -314,15 +308,12 @@ class Pairs(_Regression):
 
     def _direction(self, predicted: Floats, rest: Rows) -> float:
         """Return the share of pairs in both orders whose larger value is predicted larger; equal ones count half."""
-        place = np.full(len(self.truth), -1)
-        place[rest] = np.arange(len(rest))
-        reverse = self._reverse()[rest]
-        back = np.where(reverse >= 0, place[reverse], -1)
-        differ = (back >= 0) & (self.truth[rest] != self.truth[reverse])
+        back, truth = _opposite(self.points[rest]), self.truth[rest]
+        differ = (back >= 0) & (truth != truth[back])
         if not differ.any():
             return 0.5
         gap, total = predicted - predicted[back], predicted + predicted[back]
-        right = np.sign(gap) == np.sign(self.truth[rest] - self.truth[reverse])
+        right = np.sign(gap) == np.sign(truth - truth[back])
         # Rounding makes symmetric divergences differ in their last digits.
         return float(np.where(np.abs(gap) <= 1e-5 * total, 0.5, right)[differ].mean())
 
@@ -341,6 +332,18 @@ class Pairs(_Regression):
             return predicted
         known = np.asarray(learner.predict(self.points[rows]), dtype=np.float64)
         return predicted * (float(known @ self.truth[rows]) / max(float(known @ known), 1e-300))
+
+
+def _ends(pairs: Floats) -> list[tuple[bytes, bytes]]:
+    """Return what tells the first and the second point of each pair from others."""
+    return [(x.tobytes(), y.tobytes()) for x, y in pairs + 0.0]  # -0 is 0
+
+
+def _opposite(pairs: Floats) -> Rows:
+    """Return the number of the pair that is each one in the other order, -1 if there is none."""
+    ends = _ends(pairs)
+    places = {pair: number for number, pair in enumerate(ends)}
+    return np.array([places.get((y, x), -1) if x != y else -1 for x, y in ends], dtype=np.int64)
 
 
 class Triplets(Task):

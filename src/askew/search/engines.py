@@ -47,7 +47,7 @@ class Kind:
     factor: int  # candidates that are re-ranked for each of the k wanted
     codes: tuple[str, ...]  # encodings of a key, the shortest first; the next is taken where one loses neighbours
     multiple: int  # zeros are added to keys up to a multiple of this many features, which changes no distance
-    margin: int  # when the effort is set, this fraction of the misses that are allowed, 1 / margin
+    margin: int  # the effort is set for so many times fewer misses than are allowed
 
     def candidates(self, k: int) -> int:
         """Return how many candidates are re-ranked for the k nearest."""

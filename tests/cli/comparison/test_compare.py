@@ -258,6 +258,17 @@ def test_pairs_in_both_orders_are_held_out_together_and_judged_by_direction() ->
     assert "direction" not in Pairs(pairs[:150], task.truth[:150]).headings
 
 
+def test_pairs_that_come_twice_are_held_out_together() -> None:
+    x, y, z, w = np.random.default_rng(0).normal(size=(4, 2))
+    pairs = np.array([(x, y), (y, x), (x, y), (z, w), (w, z), (x, z), (z, -0.0 * x), (0.0 * x, z)])
+    for seed in range(5):
+        for rows, rest in Pairs(pairs, np.arange(8.0)).folds(2, seed):
+            assert len(rows)
+            assert len(rest)
+            for together in ({0, 1, 2}, {3, 4}, {6, 7}):
+                assert together <= set(rest) or together <= set(rows)
+
+
 def test_importance_is_that_of_held_out_rows() -> None:
     """Classes of noise: a model that knows its training rows by heart has nothing to lose on others."""
     random = np.random.default_rng(0)
