@@ -119,7 +119,7 @@ def _demo(
     from askew.explorer import can_show, write_explorer
     from askew.search import ExactIndex
 
-    io.writable_folder(output, "-o")
+    io.writable_folder(output, "the folder of -o")
     times = write_tables(output, side, walks)
     files = output / "places.csv", output / "walks.csv"
     choices: dict[str, Any] = dict.fromkeys(("drop", "keep", "category", "number", "date", "na"))

@@ -84,7 +84,7 @@ def _compare(
         data = read_relevance((relevance, queries, items), name, json, **choices)
     else:
         data = read_supervised(kind, file, dataset, no_header, column, pairs or triplets, name, json, **choices)
-    io.writable_folder(output, "-o")  # fails now, not after the training
+    io.writable_folder(output, "the folder of -o")  # fails now, not after the training
     inputs.tell_replaced([output / MODEL / inputs.MODEL_FILE, output / REPORT], json)
     whole = tasks.KINDS[kind](data.points, data.truth, bins)
     task = whole.sample(seed)
@@ -230,7 +230,7 @@ def _learn(
         "random_state": seed,
         "progress": False if json else None,
     }
-    io.writable_folder(output, "-o")  # fails now, not after the training
+    io.writable_folder(output, "the folder of -o")  # fails now, not after the training
     chosen = {"drop": drop, "keep": keep, "category": category, "number": number, "date": date, "na": na}
     if relevance is not None and queries is not None and items is not None:
         from askew.cli.relevance import learn_relevance, read_relevance

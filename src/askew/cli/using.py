@@ -47,7 +47,7 @@ def _index(
     from askew.search import ExactIndex, FaissIndex
 
     learned, columns, saved, _, items, names = inputs.load_and_read(model, file, name, no_header)
-    writable_folder(output, "-o")
+    writable_folder(output, "the folder of -o")
     inputs.tell_replaced([output / "index.json"], json)
     index: ExactIndex | FaissIndex
     if kind == "exact":
