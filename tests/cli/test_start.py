@@ -108,3 +108,14 @@ def test_names_of_divergences_are_those_of_the_catalogue() -> None:
     assert {*options.USUAL} <= {*names()}
     assert options.divergence_names("nbd, kl") == ["nbd", "kl"]
     assert "widenorm-legacy" not in options.divergence_names("all")
+
+
+def test_training_does_not_import_the_compiler() -> None:
+    """It takes a second, as long as a small training itself."""
+    script = (
+        "import sys, torch, askew; x = torch.rand(20, 2); D = askew.make('nbd', 2);"
+        "askew.fit(D, (x, x.flip(0), x[:, 0]), askew.losses.Regression(), steps=2, device='cpu');"
+        "print('torch._dynamo' in sys.modules)"
+    )
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
+    assert done.stdout.split() == ["False"]

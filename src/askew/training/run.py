@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import copy
+import inspect
 import itertools
 import math
 import time
@@ -76,6 +77,14 @@ class Counters:
     rows: list[dict[str, float]] = field(default_factory=list)
 
 
+class _Adam(torch.optim.Adam):
+    """Adam without the decorators that import torch's compiler: a second, as long as a small training itself."""
+
+    add_param_group = inspect.unwrap(torch.optim.Optimizer.add_param_group)
+    zero_grad = inspect.unwrap(torch.optim.Optimizer.zero_grad)
+    step = torch.no_grad()(inspect.unwrap(torch.optim.Adam.step))
+
+
 @dataclass(eq=False)
 class Run:
     """One training run of a model, from its first step or from a checkpoint."""
@@ -119,7 +128,7 @@ class Run:
     def _adam(self, parameters: Sequence[nn.Parameter]) -> Optimizer:
         # One kernel for all parameters: these models have many small ones.
         fused = all(p.device.type in ("cpu", "cuda") and p.is_floating_point() for p in parameters)
-        return torch.optim.Adam(parameters, lr=self.settings.learning_rate, fused=fused or None)
+        return _Adam(parameters, lr=self.settings.learning_rate, fused=fused or None)
 
     @property
     def finished(self) -> bool:
