@@ -175,12 +175,13 @@ def learners(steps: int | None, seed: int) -> dict[str, askew.RelevanceLearner]:
         "nbd": askew.RelevanceLearner("nbd", None, **common),
         "drift": askew.RelevanceLearner("drift", None, **common),
         "two sides": askew.RelevanceLearner("nbd", "two-sided", **common),
+        "drift, hard": askew.RelevanceLearner("drift", None, hard=4, **common),
         "auto": askew.RelevanceLearner(**common),
         "iqe": askew.RelevanceLearner("iqe", None, **common | {"steps": 60, "batch_size": 32}),
     }
 
 
-ROWS = ("cosine", "TripletLearner", "mahalanobis", "nbd", "drift", "two sides", "auto", "iqe")
+ROWS = ("cosine", "TripletLearner", "mahalanobis", "nbd", "drift", "drift, hard", "two sides", "auto", "iqe")
 
 
 def run(row: str, task: Task, options: argparse.Namespace) -> tuple[float, float, float, str]:
