@@ -7,6 +7,9 @@ from collections.abc import Iterable
 
 __all__ = ["check_name", "message"]
 
+# Names that an error lists: all of the catalogue, but not all columns of a wide table.
+SHOWN = 30
+
 
 def message(what: str, must: str, got: object = None, hint: str = "", *, but: str = "") -> str:
     """Return an error message: what is wrong, what it must be, what was received, and how to fix it.
@@ -26,9 +29,12 @@ def message(what: str, must: str, got: object = None, hint: str = "", *, but: st
 
 def check_name(name: object, known: Iterable[str], what: str) -> str:
     """Return ``name`` if it is one of ``known``; the error suggests similar names."""
-    choices = list(known)
+    choices = list(map(str, known))
     if isinstance(name, str) and name in choices:
         return name
-    near = difflib.get_close_matches(str(name).lower(), choices, n=3, cutoff=0.6)
+    lower = str(name).lower()
+    near = [each for each in choices if each.lower() == lower]
+    near = near or difflib.get_close_matches(lower, choices, n=3, cutoff=0.6)
     hint = f"Did you mean {' or '.join(map(repr, near))}?" if near else ""
-    raise ValueError(message(what, f"one of {', '.join(map(repr, choices))}", repr(name), hint))
+    listed = ", ".join(map(repr, choices[:SHOWN])) + (", ..." if len(choices) > SHOWN else "")
+    raise ValueError(message(what, f"one of {listed}", repr(name), hint))

@@ -14,7 +14,7 @@ import pytest
 
 import askew
 from askew.cli import main, shell
-from askew.cli.inputs import load_model
+from askew.cli.inputs import load_all
 from askew.cli.shell import UNSAFE
 from askew.cli.tables import load_bundled
 from askew.estimators import FitWarning
@@ -73,7 +73,7 @@ def test_compare(table: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
     done = [line.split()[0] for line in out.splitlines() if ", fit seconds " in line]
     assert done == ["euclidean", "largest", "euclidean+mlp", "mahalanobis"]
     assert (tmp_path / "out" / "report.html").stat().st_size > 10_000
-    learner, columns = load_model(tmp_path / "out" / "model")
+    learner, columns, _ = load_all(tmp_path / "out" / "model")
     assert learner.divergence in ("mahalanobis", "euclidean")
     assert columns is not None
     assert len(columns.get_feature_names_out().tolist()) == learner.n_features_in_ == 6
@@ -85,6 +85,7 @@ def test_compare(table: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
         assert ("with held-out rows" in page) == held_out
         known = re.search(r'"training": \[([a-z, ]*)\]', page)
         assert [0 if known is None else known[1].count(word) for word in ("true", "false")] == [51 * held_out] * 2
+        assert page.count('"flower-') == 102  # by the column of names that was found
 
 
 def test_compare_as_json(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -124,7 +125,7 @@ def test_index_in_faiss_in_both_directions(
     kind: str, model: Path, table: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     pytest.importorskip("faiss")
-    learner, columns = load_model(model)
+    learner, columns, _ = load_all(model)
     assert columns is not None
     import pandas
 
@@ -159,7 +160,15 @@ def test_explore(model: Path, table: Path, tmp_path: Path, capsys: pytest.Captur
         capsys, "explore", model, "--data", table, "--label", "class", "-o", tmp_path / "b.html", "--json"
     )
     assert (code, err) == (0, "")
-    assert Path(json.loads(out)["explorer"]).stat().st_size > 10_000
+    assert (
+        Path(json.loads(out)["explorer"]).read_text().count('"flower-')
+        == (tmp_path / "a.html").read_text().count('"flower-')
+        > 100
+    )
+    # Names that come twice name nothing.
+    pandas.read_csv(table).assign(id="twin").to_csv(tmp_path / "twins.csv", index=False)
+    assert run(capsys, "explore", model, "--data", tmp_path / "twins.csv", "-o", tmp_path / "b.html")[0] == 0
+    assert '"twin"' not in (tmp_path / "b.html").read_text()
 
 
 def test_learn_what_is_best(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -199,7 +208,7 @@ def test_learn_from_pairs_and_triplets(table: Path, tmp_path: Path, capsys: pyte
         code, out, err = run(capsys, "compare", *words)
         assert (code, err) == (0, "")
         assert json.loads(out)["rows"] == 60
-        assert isinstance(load_model(tmp_path / f"compared-{what}")[0], learner)
+        assert isinstance(load_all(tmp_path / f"compared-{what}")[0], learner)
 
 
 def test_compare_by_numbers(table: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -12,7 +12,7 @@ import pandas
 import pytest
 
 from askew.cli import main
-from askew.cli.inputs import load_model
+from askew.cli.inputs import load_all
 from askew.io import load_with_notes, save
 
 # Nothing is trained.
@@ -66,7 +66,8 @@ def test_every_column_has_a_line(file: Path, tmp_path: Path, capsys: pytest.Capt
     assert [line for line in out.splitlines() if line.startswith("  ")] == [
         "  12 labels stripped of spaces or normalised",
         "  segment: 3 classes: basic 62, premium 50, vip 8",
-        "  customer_id: left out: it looks like names or free text (120 different values in 120 rows) [--keep, --date]",
+        "  customer_id: left out: it looks like names or free text (120 different values in 120 rows); names the points "
+        "in the explorer [--keep, --date]",
         "  rownum: left out: its values differ and it is named like a number of rows [--keep]",
         "  invoice: left out: its values differ and are in order, as numbers of rows are [--keep]",
         "  account: left out: its values are 1 to 120, each once, as numbers of rows are [--keep]",
@@ -90,7 +91,7 @@ def test_options_overrule(file: Path, tmp_path: Path, capsys: pytest.CaptureFixt
     assert {"zip=8001", "account", "signup"} <= {*found["features"]}
     [age] = [note for note in found["columns"] if note.startswith("age")]
     assert age.startswith("age: number; 6 missing or infinite values filled by the median")
-    _, columns = load_model(tmp_path / "m")
+    _, columns, _ = load_all(tmp_path / "m")
     assert columns is not None
     later = pandas.read_csv(file)[:1].assign(age=-999)
     position = columns.get_feature_names_out().tolist().index("age")
@@ -194,6 +195,7 @@ def test_packed_and_standard_input(
 def test_other_mistakes(file: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     for words, complaint in (
         (["--label", "segment", "--category", "zipp"], "Did you mean 'zip'"),
+        (["--label", "segment", "--drop", "Income"], "Got 'Income' instead. Did you mean 'income'?"),
         (["--label", "segment", "--number", "city"], "column 'city' must be numbers, as asked for. Got "),
         (["--label", "segment", "--date", "city"], "Give its form: --date 'city=%d.%m.%Y'."),
         (["--label", "segment", "--date", "signup=%Y"], "column 'signup' must be dates, as asked for"),
@@ -271,7 +273,7 @@ def test_score_and_predict(
     assert (code, err) == (0, "")
     found = json.loads(out)
     assert (found["rows"], found["learned_from"], found["column"]) == (75, 1, "class")  # two flowers are equal
-    learner, columns = load_model(model)
+    learner, columns, _ = load_all(model)
     assert columns is not None
     frame = pandas.read_csv(test)
     scores = found["scores"]
@@ -294,7 +296,7 @@ def test_score_and_predict(
 
 def test_transform(learned: tuple[Path, Path, Path], tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     model, train, _ = learned
-    learner, _ = load_model(model)
+    learner, _, _ = load_all(model)
     for name in ("v.csv", "v.npy"):
         code, out, err = run(capsys, "transform", model, train, "-o", tmp_path / name)
         assert (code, err) == (0, "")

@@ -46,6 +46,8 @@ def test_help_names_the_commands(capsys: pytest.CaptureFixture[str]) -> None:
             "askew: The loss is NaN. Lower the rate.\n",
         ),
         (ValueError(), 2, "askew: ValueError\n"),
+        (PermissionError(13, "Permission denied", "a.csv"), 2, "askew: 'a.csv': Permission denied\n"),
+        (FileExistsError(17, "It is a file"), 2, "askew: It is a file\n"),
     ],
 )
 def test_exit_codes(

@@ -14,6 +14,7 @@ from askew.cli.shell import complain, say
 from askew.cli.tables import LABEL, load_bundled, read_frame
 from askew.estimators.cells import alike, as_missing, as_numbers, as_text, changed, decimal_mark, is_text
 from askew.estimators.columns import Columns, check_column
+from askew.estimators.judging import IDENTIFIER
 
 if TYPE_CHECKING:
     from pandas import DataFrame, Series
@@ -21,6 +22,10 @@ if TYPE_CHECKING:
 # Keys in the notes of a model or an index: the columns, the column with the classes, that with the numbers to learn
 # from, and these numbers, one for each of the points that the model keeps.
 COLUMNS, LABELS, TARGET, VALUES = "columns", "label", "target", "values"
+# The column that names the rows, and the names of the points that the model keeps.
+ID, NAMES = "id", "names"
+# Mean length of text that may name rows; longer text is a remark.
+SHORT = 24
 # A model in a folder that `askew compare` wrote.
 INNER, MODEL_FILE = "model", "model.json"
 # In the same folder, a model that has not seen some rows, and the key of these rows in its notes.
@@ -56,6 +61,10 @@ def fit_columns(
     for text in date or []:
         name = text if text in table.columns else text.partition("=")[0]
         forms[name] = text[len(name) + 1 :] or None
+    asked = {"--category": category, "--number": number, "--date": forms, "--keep": keep, "--drop": drop}
+    for option, names in asked.items():
+        for name in names or ():
+            check_column(table, name, option)
     dropped = dict.fromkeys([*aside, *(drop or [])])
     columns = Columns(
         category=category or [], number=number or [], date=forms, na=na or [], keep=keep or [], drop=list(dropped)
@@ -146,6 +155,36 @@ def names_of(table: DataFrame, column: str | None) -> list[str]:
     return names
 
 
+def id_column(table: DataFrame, columns: Columns) -> str | None:
+    """Return the column that names the rows: it is no feature, and no value is missing or comes twice.
+
+    Text comes before numbers, and among text a column that is called so. Columns that were asked to be left out are
+    not looked at.
+    """
+    aside = {column.name for column in columns.columns_} | set(columns.drop)
+    found: list[tuple[bool, bool, int, str]] = []
+    for name in (name for name in table.columns if name not in aside):
+        values, called = table[name], bool(IDENTIFIER.fullmatch(name))
+        if values.isna().any() or not values.is_unique:
+            continue
+        if called or (is_text(values) and as_text(values).str.len().mean() <= SHORT):
+            found.append((not is_text(values), not called, len(found), name))
+    return min(found)[3] if found else None
+
+
+def by_point(points: NDArray[np.float64], names: Sequence[str]) -> dict[bytes, str]:
+    """Return the name of each point, by its bytes; equal points share their names."""
+    named: dict[bytes, list[str]] = {}
+    for point, name in zip(points, names, strict=True):
+        named.setdefault(point.tobytes(), []).append(name)
+    return {point: ", ".join(some[:3]) + ", ..." * (len(some) > 3) for point, some in named.items()}
+
+
+def names_in(named: Mapping[bytes, str], points: NDArray[np.float64], key: str = NAMES) -> dict[str, list[str]]:
+    """Return a note with the names of points, if they have any."""
+    return {key: [named[point.tobytes()] for point in points]} if named else {}
+
+
 def numbers_of(frame: DataFrame, names: list[str], size: int, option: str) -> NDArray[np.int64]:
     """Return the row numbers, ``(n, size)``, of a table whose cells are names of rows of another table."""
     if frame.shape[1] != size:
@@ -161,12 +200,6 @@ def numbers_of(frame: DataFrame, names: list[str], size: int, option: str) -> ND
 
 
 # ---------------------------------------------------------------------- with a model
-
-
-def load_model(folder: Path) -> tuple[Any, Columns | None]:
-    """Return a model, and how it encodes tables if that was saved with it."""
-    model, columns, _ = load_all(folder)
-    return model, columns
 
 
 def load_all(folder: Path) -> tuple[Any, Columns | None, dict[str, Any]]:
@@ -188,15 +221,17 @@ class Shown(NamedTuple):
     points: Any = None
     labels: Any = None
     training: Any = None
+    ids: Any = None
 
 
 def load_shown(folder: Path) -> Shown:
     """Return a model to show and, where ``askew compare`` wrote them, rows that it has not seen."""
     if not (folder / HELD_OUT / MODEL_FILE).exists():
-        return Shown(*load_model(folder))
+        model, columns, notes = load_all(folder)
+        return Shown(model, columns, ids=notes.get(NAMES))
     model, columns, notes = load_all(folder / HELD_OUT)
     rows = notes.get(HELD_OUT)
-    if not isinstance(rows, dict) or set(rows) != {"points", "labels", "training"}:
+    if not isinstance(rows, dict) or set(rows) - {"ids"} != {"points", "labels", "training"}:
         raise ValueError(io.damaged(repr(str(folder / HELD_OUT)), "it has no held-out rows"))
     return Shown(model, columns, **rows)
 
@@ -236,9 +271,10 @@ def points_for(columns: Columns | None, table: DataFrame, dim: int | None) -> ND
     A model that was saved from Python knows no columns: then all columns of numbers are taken, in their order.
     """
     if columns is not None:
+        encoded = columns.transform(table)
         for note in columns.unseen(table):
             complain(note)
-        return columns.transform(table)
+        return encoded
     numbers = table.select_dtypes("number")
     if dim is not None and numbers.shape[1] != dim:
         must = f"a table with {dim} columns of numbers, as many as the model has features"
@@ -274,5 +310,5 @@ def tell(notes: Sequence[str], quiet: bool) -> None:
 
 def tell_replaced(places: Sequence[Path], quiet: bool) -> None:
     """Print which of the files and folders that will be written are there already."""
-    there = [str(place.parent if place.suffix == ".json" else place) for place in places if place.exists()]
+    there = [str(place.parent if place.suffix == ".json" else place) for place in places if place.is_file()]
     say(f"Replaces {' and '.join(there)}, there from an earlier run.", quiet or not there)

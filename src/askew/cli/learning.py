@@ -104,9 +104,9 @@ def _compare(
     best = board.best.name
     learner = whole.fit(np.arange(len(whole.points)), **settings_of(best, steps, seed), progress=progress)
     notes = {inputs.COLUMNS: data.columns.to_json(), **data.kept, **whole.kept(learner)}
-    io.save(learner, output / MODEL, notes=notes)
+    io.save(learner, output / MODEL, notes=notes | inputs.names_in(data.names, learner.points_))
     fold = held_out(task, best, **settings)
-    _save_held_out(task, fold, output, notes)
+    _save_held_out(task, fold, output, data)
     drops = importance(task, fold, inputs.features_of(data.columns), seed)
     source = str(dataset or file or relevance)
     whence = data.kept.get(inputs.LABELS, given[kind])
@@ -137,11 +137,11 @@ def _compare(
     _say_next(learner, output / MODEL, output)
 
 
-def _save_held_out(task: Any, fold: Any, folder: Path, notes: dict[str, Any]) -> None:
+def _save_held_out(task: Any, fold: Any, folder: Path, data: Any) -> None:
     """Save the model of a fold with some of the rows that it has and has not seen, which ``askew explore`` shows."""
     from askew import io
     from askew.cli.comparison import shown_rows
-    from askew.cli.inputs import COLUMNS, HELD_OUT
+    from askew.cli.inputs import COLUMNS, HELD_OUT, names_in
     from askew.explorer import can_show
 
     groups = task.groups()
@@ -149,7 +149,8 @@ def _save_held_out(task: Any, fold: Any, folder: Path, notes: dict[str, Any]) ->
     if groups is not None and can_show(fold.learner.model_):
         rows, training = shown_rows(groups, fold)
         shown = {"points": task.points[rows].tolist(), "labels": groups[rows].tolist(), "training": training.tolist()}
-        io.save(fold.learner, folder / HELD_OUT, notes={COLUMNS: notes[COLUMNS], HELD_OUT: shown})
+        shown |= names_in(data.names, task.points[rows], "ids")
+        io.save(fold.learner, folder / HELD_OUT, notes={COLUMNS: data.columns.to_json(), HELD_OUT: shown})
 
 
 def _show(board: Any, drops: list[tuple[str, tuple[float, float]]]) -> None:
@@ -270,7 +271,8 @@ def _learn(
         kept[inputs.VALUES] = numbers.tolist()
     else:
         learner = DivergenceLearner(**settings).fit(data.points, data.truth)
-    io.save(learner, output, notes={inputs.COLUMNS: data.columns.to_json(), **kept})
+    notes = {inputs.COLUMNS: data.columns.to_json(), **kept, **inputs.names_in(data.names, learner.points_)}
+    io.save(learner, output, notes=notes)
     choice = choice or learner.choice_
     if json:
         found: dict[str, Any] = {"model": str(output), "divergence": divergence, "choice": choice}

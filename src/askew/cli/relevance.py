@@ -43,7 +43,10 @@ class Learned:
 
 @dataclass(frozen=True)
 class Clicked:
-    """Queries, items and judgements as numbers; how their tables are encoded, notes for the model and for people."""
+    """Queries, items and judgements as numbers; how their tables are encoded, notes for the model and for people.
+
+    ``names`` are those of the items, by the bytes of their points, if a column names them.
+    """
 
     points: NDArray[np.float64]
     items: NDArray[np.float64]
@@ -53,6 +56,7 @@ class Clicked:
     kept: dict[str, Any]
     size: str
     notes: list[str]
+    names: dict[bytes, str]
 
     @property
     def truth(self) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
@@ -98,7 +102,8 @@ def read_relevance(
     kept |= {} if shared else {inputs.QUERY_COLUMNS: of_queries.to_json()}
     points = of_queries.transform(queries), columns.transform(items)
     size = f"{len(queries)} queries, {len(items)} items, {len(judgements)} clicks"
-    return Clicked(*points, judgements, of_queries, columns, kept, size, notes)
+    naming = inputs.by_point(points[1], names["items"]) if aside["items"] else {}
+    return Clicked(*points, judgements, of_queries, columns, kept, size, notes, naming)
 
 
 def learn_relevance(data: Clicked, folder: Path, settings: dict[str, Any]) -> Learned:
@@ -114,7 +119,7 @@ def learn_relevance(data: Clicked, folder: Path, settings: dict[str, Any]) -> Le
     known = judgements[~asked]
     known[:, 0] = np.searchsorted(seen, known[:, 0])
     learner.fit(first[seen.astype(int)], second, known)
-    io.save(learner, folder, notes=data.kept)
+    io.save(learner, folder, notes=data.kept | inputs.names_in(data.names, learner.points_))
     scores = _scores(learner, first, second, judgements[asked]) if len(held_out) else {}
     return Learned(learner, data.item_columns, data.notes, scores)
 

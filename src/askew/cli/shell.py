@@ -117,7 +117,10 @@ def _explain(error: Exception, debug: bool, code: int) -> None:
     if debug:
         print(visible(traceback.format_exc(), lines=True), end="", file=sys.stderr)
     else:
-        complain(_one_line(error) or type(error).__name__)
+        text: object = error
+        if isinstance(error, OSError) and error.strerror:  # as text it would begin with its number
+            text = error.strerror if error.filename is None else f"{str(error.filename)!r}: {error.strerror}"
+        complain(_one_line(text) or type(error).__name__)
     sys.exit(code)
 
 

@@ -20,7 +20,8 @@ class Supervised(NamedTuple):
     """Points and what is known about them.
 
     ``points`` are rows, ``(n, dim)``, or pairs or triplets of them, ``(n, size, dim)``; ``truth`` is one value for
-    each, None for triplets. ``kept`` are notes for the model, ``size`` and ``notes`` are for people.
+    each, None for triplets. ``kept`` are notes for the model, ``size`` and ``notes`` are for people. ``names`` are
+    those of the rows, by the bytes of their points, if a column names them.
     """
 
     points: Any
@@ -29,6 +30,7 @@ class Supervised(NamedTuple):
     kept: dict[str, Any]
     size: str
     notes: list[str]
+    names: dict[bytes, str]
 
 
 def read_supervised(
@@ -61,10 +63,22 @@ def read_supervised(
     names = [] if kept else inputs.names_of(frame, name)
     columns = inputs.fit_columns(frame, aside, **choices)
     points: Any = columns.transform(frame)
+    found = name or inputs.id_column(frame, columns)
+    naming: dict[bytes, str] = {}
+    if found is not None:
+        naming = inputs.by_point(points, inputs.names_of(frame, found))
+        columns.notes_ = tuple(
+            note.replace(" [--keep", "; names the points in the explorer [--keep")
+            if note.startswith(f"{found}: ")
+            else note
+            for note in columns.notes_
+        )
     if kept:
         supervision: Any = inputs.classes_of if kind == "--label" else inputs.targets_of
         known, truth, notes = supervision(frame[column], choices["na"] or ())
         points = points[known]
+    if found is not None:
+        kept = kept | {inputs.ID: found}
     size = f"{len(points)} rows, {points.shape[1]} features"
     if kind == "--label":
         size += f", {len(np.unique(truth))} classes"
@@ -82,4 +96,4 @@ def read_supervised(
     notes += inputs.condensed(columns.notes_)
     say(f"{dataset or file}: {size}", quiet)
     inputs.tell(notes, quiet)
-    return Supervised(points, truth, columns, kept, size, notes)
+    return Supervised(points, truth, columns, kept, size, notes, naming)

@@ -157,15 +157,20 @@ def _explore(
     from askew.cli import inputs
     from askew.explorer import write_explorer
 
-    shown = inputs.load_shown(model) if data is None else inputs.Shown(*inputs.load_model(model))
-    learned, columns, points, labels, training = shown
-    ids = None
-    if data is not None:
+    if data is None:
+        learned, columns, points, labels, training, ids = inputs.load_shown(model)
+    else:
+        learned, columns, notes = inputs.load_all(model)
+        labels = training = None
         frame = inputs.read_table(data, None, no_header)
         if label is not None:
             known, classes, _ = inputs.classes_of(frame[inputs.label_column(frame, label)], least=1)
             frame, labels = frame[known], classes.tolist()
         points = inputs.points_for(columns, frame, inputs.dim_of(learned))
+        if name is None:
+            name = next(
+                (each for each in frame.columns if each == notes.get(inputs.ID) and frame[each].is_unique), None
+            )
         ids = None if name is None else inputs.names_of(frame, name)
     features = None if columns is None else columns.get_feature_names_out().tolist()
     title = f"{model.name}: the learned divergence" + ", with held-out rows" * (training is not None)
@@ -217,12 +222,7 @@ def write_csv(path: Path, header: Sequence[str], rows: Sequence[Sequence[object]
     import pandas
 
     from askew.cli.inputs import tell_replaced
-    from askew.io import atomic_write
+    from askew.io import write_text
 
     tell_replaced([path], quiet)
-    try:
-        with atomic_write(path) as temporary:
-            pandas.DataFrame(rows, columns=list(header)).to_csv(temporary, index=False, lineterminator="\n")
-    except OSError as error:
-        got = f"{str(path)!r} ({error.strerror or error})"
-        raise type(error)(message("-o", "a file that can be written", got)) from error
+    write_text(path, pandas.DataFrame(rows, columns=list(header)).to_csv(index=False, lineterminator="\n"))

@@ -166,9 +166,9 @@ def _number(values: Series, present: Series, asked: bool, keep: bool) -> tuple[C
         return None, f"left out: {reason} [--keep]"
     column = Column(str(values.name), "number", fill=float(np.median(finite)), decimal=decimal)
     parts = ["number"]
-    if is_text(values) and present.str.contains(",").any():
-        example = present[present.str.contains(",")][:1]
-        parts += [f"{example.iloc[0]!r} is read as {column.read(example)[0]:.10g}"]
+    if is_text(values):
+        marked = present[present.str.contains("," if decimal == "." else "[.,]")][:1]
+        parts += [f"{text!r} is read as {column.read(marked)[0]:.10g}" for text in marked]
     parts += _filled(column, values, len(values) - len(finite))
     parts += [
         f"{int((finite == mark).sum())} cells are {mark:g}: missing? [--na {mark:g}]" for mark in suspects(finite)

@@ -200,6 +200,7 @@ def writable_folder(folder: str | os.PathLike[str], what: str = "folder") -> Pat
         with tempfile.TemporaryFile(dir=place):
             pass
     except OSError as error:
-        got = f"{str(folder)!r} ({error.strerror or error})"
+        why = "it is a file" if place.is_file() else error.strerror or error
+        got = f"{str(folder)!r} ({why})"
         raise type(error)(error.errno, checks.message(what, "one that can be written to", got)) from error
     return place

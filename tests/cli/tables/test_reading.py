@@ -12,6 +12,7 @@ import numpy as np
 import pandas
 import pytest
 
+import askew
 from askew.cli.options import DATASETS
 from askew.cli.tables import load_bundled, read_frame
 
@@ -36,6 +37,21 @@ def test_separator_is_found(tmp_path: Path, separator: str) -> None:
 )
 def test_decimal_comma(tmp_path: Path, text: str, numbers: list[float]) -> None:
     assert read_frame(write(tmp_path, "a.csv", text))["a"].tolist() == numbers
+
+
+def test_points_between_thousands(tmp_path: Path) -> None:
+    """They are no decimal points: the column stays text, which its line then says how it is read."""
+    rows = [f"{number}.785;7" for number in range(1, 11)] + ["893;7"]
+    for text, numbers in (
+        ("a;b\n9.785;1,5\n893;2,5\n", [9785.0, 893.0]),
+        ("\n".join(["a;b", *rows]), [1785.0]),
+        ("a;b\n9.785;1,5\n893;2.5\n", [9.785, 893.0]),
+        ("\n".join(["a;b", *rows[:-1]]), [1.785]),  # nothing tells
+    ):
+        columns = askew.Columns(drop=["b"])
+        points = columns.fit_transform(read_frame(write(tmp_path, "a.csv", text)))
+        assert points[: len(numbers), 0].tolist() == numbers
+        assert (f"'{text[4:9]}' is read as {numbers[0]:.0f}" in columns.notes_[0]) == (numbers[0] > 1000)
 
 
 def test_gaps_are_gaps(tmp_path: Path) -> None:

@@ -12,7 +12,7 @@ import zipfile
 import zlib
 from collections.abc import Callable, Sequence
 from io import BytesIO, TextIOWrapper
-from itertools import islice
+from itertools import islice, zip_longest
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -20,6 +20,7 @@ from numpy.typing import NDArray
 
 from askew import checks, io
 from askew.cli.options import DATASETS, check_file, table_ending
+from askew.estimators.cells import THOUSANDS
 
 if TYPE_CHECKING:
     from pandas import DataFrame
@@ -30,8 +31,10 @@ LABEL = "class"
 SEPARATORS = (",", ";", "\t", "|")
 # Missing values, in addition to those that pandas knows (NA, NaN, null, empty, ...).
 MISSING = ("?", "-", "--", ".")
-# A number between semicolons, with a comma or a point.
-NUMBER = r"(?:^|;)\s*[-+]?\d*{}\d+(?:[eE][-+]?\d+)?\s*(?:;|$)"
+# A cell that is a number with a comma or a point.
+NUMBER = r"\s*[-+]?\d*{}\d+(?:[eE][-+]?\d+)?\s*"
+# Cells such as 9.785 that, with cells such as 893 in the same column, are evidence of points between thousands.
+ENOUGH_THOUSANDS = 10
 # Errors of readers on files that are damaged or of another kind; MemoryError on one that declares a huge size.
 DAMAGE = (ValueError, TypeError, KeyError, NotImplementedError, RuntimeError, MemoryError, OverflowError)
 # Bytes of text that a packed file may unpack to however small it is: equal values take no room in it.
@@ -204,9 +207,18 @@ def _excel(path: Path, header: bool) -> DataFrame:
 
 
 def _decimal_commas(lines: Sequence[str]) -> bool:
-    """Whether numbers between semicolons have a comma and none has a point."""
-    commas, points = (any(re.search(NUMBER.format(mark), line) for line in lines) for mark in (",", r"\."))
-    return commas and not points
+    """Whether numbers between semicolons have decimal commas: some have, and points are but between thousands.
+
+    Without any comma, points are between thousands where whole numbers below 1000 stand in the same column.
+    """
+    columns = list(zip_longest(*(line.rstrip("\r\n").split(";") for line in lines), fillvalue=""))
+    dotted = [[cell.strip() for cell in column if re.fullmatch(NUMBER.format(r"\."), cell)] for column in columns]
+    if not all(re.fullmatch(THOUSANDS[","], cell) for cells in dotted for cell in cells):
+        return False
+    return any(re.fullmatch(NUMBER.format(","), cell) for column in columns for cell in column) or any(
+        len(cells) >= ENOUGH_THOUSANDS and any(re.fullmatch(r"\s*[1-9]\d{0,2}\s*", cell) for cell in column)
+        for cells, column in zip(dotted, columns, strict=True)
+    )
 
 
 def _parquet(path: Path, header: bool) -> DataFrame:
