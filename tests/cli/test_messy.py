@@ -66,8 +66,8 @@ def test_every_column_has_a_line(file: Path, tmp_path: Path, capsys: pytest.Capt
     assert [line for line in out.splitlines() if line.startswith("  ")] == [
         "  12 labels stripped of spaces or normalised",
         "  segment: 3 classes: basic 62, premium 50, vip 8",
-        "  customer_id: left out: it looks like names or free text (120 different values in 120 rows); names the points "
-        "in the explorer [--keep, --date]",
+        "  customer_id: left out: it looks like names or free text (120 different values in 120 rows); names the "
+        "points in the explorer [--keep, --date]",
         "  rownum: left out: its values differ and it is named like a number of rows [--keep]",
         "  invoice: left out: its values differ and are in order, as numbers of rows are [--keep]",
         "  account: left out: its values are 1 to 120, each once, as numbers of rows are [--keep]",
