@@ -19,11 +19,11 @@ from torch.optim import Optimizer
 
 from askew import checks
 from askew.divergences import Divergence, pairwise_tolerance
-from askew.losses import Loss
+from askew.losses import LabelLoss, Loss
 from askew.training.batches import Batches, LoaderBatches
 from askew.training.checkpoint import HINT, load_optimizer, read_checkpoint, write_checkpoint
 from askew.training.history import History, TrainingDivergedError
-from askew.training.runtime import Batch, Objective, OneProcess, random_state, set_random_state
+from askew.training.runtime import Batch, Objective, OneProcess, random_state, set_random_state, step_work, threads_for
 from askew.training.schedules import Schedule
 
 # Rows that calibrate the scales of a model before training.
@@ -113,6 +113,7 @@ class Run:
         if not self.parameters:
             hint = "Euclidean and closed-form divergences are ready as they are."
             raise ValueError(checks.message("model of fit", "one with parameters to learn", repr(model), hint))
+        self.size = sum(parameter.numel() for module in modules for parameter in module.parameters())
         self.optimizer = (self.make_optimizer or self._adam)(self.parameters)
         self.peaks = [float(group["lr"]) for group in self.optimizer.param_groups]
         seed = settings.seed if settings.seed is not None else int(torch.randint(2**62, ()))
@@ -197,21 +198,28 @@ class Run:
         # A loss of order hardly sees the third digit of the smallest entries of a row, and their gradient does not
         # depend on it; computing near pairs to one digit takes half the time.
         rtol = self.loss.near_rtol if isinstance(self.loss, Loss) and self.loss.ranks else None
-        with pairwise_tolerance(rtol) if rtol else contextlib.nullcontext():
-            result = self._loss(batch, self.source)
-        value = self.processes.broadcast(float(result.detach()))  # all processes must decide the same
-        self._check_loss(value)
-        result.backward()
-        self.processes.add_gradients(self.model, self.loss)
-        if settings.clip is not None:
-            nn.utils.clip_grad_norm_(self.parameters, settings.clip)
-        self.optimizer.step()
+        with self._threads(batch):
+            with pairwise_tolerance(rtol) if rtol else contextlib.nullcontext():
+                result = self._loss(batch, self.source)
+            value = self.processes.broadcast(float(result.detach()))  # all processes must decide the same
+            self._check_loss(value)
+            result.backward()
+            self.processes.add_gradients(self.model, self.loss)
+            if settings.clip is not None:
+                nn.utils.clip_grad_norm_(self.parameters, settings.clip)
+            self.optimizer.step()
         counters.step += 1
         counters.step_in_epoch += 1
         counters.loss_sum += value
         if counters.step_in_epoch == self.source.per_epoch or counters.step == settings.steps:
             self._end_epoch()
         return value
+
+    def _threads(self, batch: Batch) -> contextlib.AbstractContextManager[None]:
+        """Return a context with one thread for a small step, unless it is compiled for a number of threads."""
+        if self.compile or self.device.type != "cpu":
+            return contextlib.nullcontext()
+        return threads_for(step_work(batch, self.size, isinstance(self.loss, LabelLoss)))
 
     def _loss(self, batch: Batch, source: Batches) -> Tensor:
         self._check_parts(batch)

@@ -17,6 +17,13 @@ from askew import checks
 from askew.divergences import Divergence
 from askew.losses import Loss
 
+# Work of a step, in multiplications or so, below which it has one thread. Torch's threads wait for each other after
+# each operation, and spin while they do: on two idle cores the second one makes steps of this size up to 1.5 times
+# faster, on busy ones it makes them 5 to 20 times slower (`benchmarks/threads.py`).
+SMALL_STEP = 5e7
+# The least that a row takes, however few parameters there are, and what a pair of rows takes in a loss of all pairs.
+ROW_WORK, PAIR_WORK = 10_000, 30
+
 Batch = tuple[Tensor, ...]
 Objective = Loss | Callable[..., Tensor]
 Own = TypeVar("Own")
@@ -112,6 +119,39 @@ def interruption() -> Iterator[Callable[[], bool]]:
         yield lambda: pressed
     finally:
         signal.signal(signal.SIGINT, before)
+
+
+def step_work(batch: Batch, parameters: int, all_pairs: bool) -> float:
+    """Return about how many multiplications a step takes: it depends on shapes only, so that a run can be repeated.
+
+    Examples
+    --------
+    >>> f"{step_work((torch.zeros(1000, 20), torch.zeros(1000, 20)), 22_768, False):.1e}"
+    '2.3e+07'
+    """
+    rows = max(part.numel() // part.shape[-1] if part.ndim > 1 and part.numel() else len(part) for part in batch)
+    return rows * (max(parameters, ROW_WORK) + (PAIR_WORK * rows if all_pairs else 0.0))
+
+
+@contextlib.contextmanager
+def threads_for(work: float) -> Iterator[None]:
+    """Compute small work on one thread; the number of threads is restored afterwards and never raised.
+
+    Examples
+    --------
+    >>> with threads_for(1e6):
+    ...     torch.get_num_threads()
+    1
+    """
+    threads = torch.get_num_threads()
+    if threads == 1 or work >= SMALL_STEP:
+        yield
+        return
+    torch.set_num_threads(1)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(threads)
 
 
 @contextlib.contextmanager
