@@ -647,6 +647,12 @@ def test_values_that_no_picture_can_show_are_left_out(curve: tuple[float, ...], 
     assert [picture.data for picture in section.pictures] == [None]
 
 
+def test_sections_have_their_places_whatever_their_titles(results: Path, tmp_path: Path) -> None:
+    [file] = write_report(results, tmp_path / "page.html", [dataclasses.replace(SUMS, title="\u2028a")])
+    text = file.read_text("utf-8")
+    assert re.findall(r'<h2 id="(.+?)">', text) == re.findall(r'<li><a href="#(.+?)">', text) != []
+
+
 def test_without_matplotlib_the_tables_are_still_written(
     results: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

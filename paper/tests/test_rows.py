@@ -196,6 +196,7 @@ def change(content: dict[str, Any], **changes: Any) -> bytes:
         (lambda line: b"", "is damaged: it is no JSON"),
         (lambda line: b"\xff\xfe", "is damaged: it is no JSON"),
         (lambda line: b"[" * 100_000, "is damaged: it is nested too deeply"),
+        (lambda line: change(json.loads(line), commit="\ud800"), "is damaged: it has a lone surrogate"),
         (lambda line: b"3", "is damaged: it is no row of format 1 but has 'int'"),
         (lambda line: change(json.loads(line), format=2), "is damaged: it is no row of format 1 but has 2"),
         (lambda line: change(json.loads(line), seed=7), "is damaged: its key is '.*', but that of its settings is '"),

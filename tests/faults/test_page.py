@@ -13,7 +13,7 @@ def names_in(path: Path) -> set[str]:
 
 
 def test_tests_in_the_table_exist() -> None:
-    text = (ROOT / "docs" / "faults.md").read_text("utf-8")
+    text = (ROOT / "docs" / "faults.md").read_text("utf-8").partition("## Measured")[0]
     rows = [line for line in text.splitlines() if line.startswith("|")][2:]
     assert len(rows) > 10
     named = set()

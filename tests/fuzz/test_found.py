@@ -524,9 +524,11 @@ def test_a_point_without_weight_that_is_infinitely_far() -> None:
     assert total(torch.tensor([math.inf, 2.0]), np.array([0.0, 3.0])) == 6
 
 
-def test_pairs_that_overflow_though_no_point_does_with_all_others() -> None:
+@pytest.mark.parametrize(("size", "other"), [(1e38, 3.0), (3e307, 1.0)])
+def test_pairs_that_overflow_though_no_point_does_with_all_others(size: float, other: float) -> None:
     divergence = askew.divergences.Jensen(askew.make("log-sum-exp", 2))
-    points = torch.tensor([[0.0, 1.0], [3.2e38, -3.0e38], [-3.1e38, 3.0e38]])
+    points = size * torch.tensor([[0.0, 1 / size], [3.2, -other], [-3.1, other]], dtype=torch.float64)
+    points = points.float() if size == 1e38 else points
     matrix = divergence.pairwise(points, points)
     assert torch.equal(matrix, divergence(points[:, None], points[None]))
     assert torch.isfinite(matrix).all()

@@ -93,6 +93,13 @@ def test_every_direct_dependency_is_listed() -> None:
         assert any(word.lower() in said.lower() for word in re.findall(r"[A-Za-z]{3,}", listed)), f"{name}: {said!r}"
 
 
+def test_every_extra_is_listed() -> None:
+    extras = re.search(r"optional-dependencies]\n(.*?)# Peers", (ROOT / "pyproject.toml").read_text("utf-8"), re.DOTALL)
+    assert extras is not None
+    names = set(re.findall(r'"([a-z0-9-]+)[^"]*>=', extras[1]))
+    assert names <= set(re.findall("`([a-z0-9-]+)`", PAGE.read_text("utf-8")))
+
+
 @pytest.mark.skipif(sys.version_info[:2] != (3, 11), reason="other versions of Python bring other packages along")
 def test_what_comes_along_is_listed_with_its_licence() -> None:
     page = PAGE.read_text(encoding="utf-8")

@@ -288,6 +288,31 @@ def test_several_threads_add_remove_and_search(database: Make) -> None:
     assert len(index) == 230
 
 
+def test_items_that_come_while_another_index_searches_are_kept(database: Make, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The engine loses rows that come while it writes its log to files, as a search has it do."""
+    monkeypatch.setattr(milvus_client, "LOG_ROWS", 1)
+    searched, changed = database("euclidean"), database("euclidean")
+    searched.add(points(4))
+    insert, flush = changed._collection.client.insert, searched._collection.client.flush
+    inside, flushed, during = threading.Event(), threading.Event(), []
+
+    def slow_insert(*arguments: Any) -> Any:
+        inside.set()
+        during.append(flushed.wait(0.5))
+        return insert(*arguments)
+
+    monkeypatch.setattr(changed._collection.client, "insert", slow_insert)
+    monkeypatch.setattr(searched._collection.client, "flush", lambda *given: (flushed.set(), flush(*given)))
+    thread = threading.Thread(target=changed.add, args=(points(6)[4:],))
+    thread.start()
+    assert inside.wait(60)
+    searched.search(points(1), 1)
+    thread.join(60)
+    assert flushed.is_set()
+    assert during == [False]
+    assert len(searched) == 6
+
+
 def test_many_queries_and_batches_are_put_together(database: Make, monkeypatch: pytest.MonkeyPatch) -> None:
     items, queries = points(300), points(30, seed=1)
     index = database("euclidean")

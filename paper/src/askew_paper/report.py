@@ -349,9 +349,9 @@ def page(some: Sequence[Section], beginning: Sequence[str] = (f"# {TITLE}",)) ->
     # All text is escaped in the Markdown; the only HTML in it is what folds tables.
     body = MarkdownIt("commonmark", {"html": True}).enable("table").render(text(some, [*beginning, NAVIGATION]))
     body = re.sub(r"<td>(?=(missing|confirmed|not)\b|[^<]*(seeds:)|[^<▲●▼]*([▲●▼])[^<▲●▼]*<)", _look, body)
+    before, *after = body.rsplit("<h2>", len(some))  # each section has one such heading
+    body = before + "".join(f'<h2 id="{section.name}">{rest}' for section, rest in zip(some, after, strict=True))
     for section in some:
-        heading = f"<h2>{html.escape(section.heading, quote=False)}"
-        body = body.replace(heading, f'<h2 id="{section.name}"' + heading[3:], 1)
         for picture in section.pictures:
             if picture.data is not None:
                 data = base64.b64encode(picture.data).decode()

@@ -61,8 +61,11 @@ class Row:
         """Return the row of one line; a ValueError says what is wrong with it."""
         try:
             content = json.loads(line, parse_constant=_refuse_constant)
+            json.dumps(content, ensure_ascii=False).encode()
         except (json.JSONDecodeError, UnicodeDecodeError):
             raise ValueError("it is no JSON") from None
+        except UnicodeEncodeError:
+            raise ValueError("it has a lone surrogate, which is no character") from None
         except RecursionError:
             raise ValueError("it is nested too deeply") from None
         if not isinstance(content, dict) or content.get("format") != FORMAT:

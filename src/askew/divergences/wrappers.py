@@ -246,7 +246,7 @@ class Jensen(BregmanWrapper):
 
     def compute(self, x: Tensor, y: Tensor) -> Tensor:
         potential = self.divergence.potential
-        half = (x - y) / 2
+        half = x / 2 - y / 2  # the difference itself may overflow
         middle = y + half
         if checks.inspectable(x, y):
             # Both points may lie on the boundary where phi is finite; only their midpoint must not.
@@ -254,7 +254,7 @@ class Jensen(BregmanWrapper):
                 potential.domain.check(points, name, type(self).__name__, boundary=potential.boundary)
         first = potential.compute_divergence(x, middle, half)
         second = potential.compute_divergence(y, middle, -half)
-        return (first + second) / 2
+        return first / 2 + second / 2
 
 
 class GeneralizedSymmetrized(BregmanWrapper):

@@ -11,7 +11,7 @@ import os
 import re
 import threading
 import weakref
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Generator, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -111,6 +111,8 @@ class Collection:
         self.dim = 0
         self.fields = {ID}  # that some item has or had
         self.client = _connect(self.milvus, self.uri, path, token, owner)
+        # The embedded engine loses rows that come while another thread has it write its log to files.
+        self.writing = _writing[path] if path else threading.RLock()
         self.close = weakref.finalize(self, _disconnect, self.client, path)  # also when nobody calls it
 
     @contextlib.contextmanager
@@ -173,7 +175,8 @@ class Collection:
     def load(self) -> None:
         """Make the collection ready for searches; the embedded engine builds the indexes that are missing."""
         if self.embedded:
-            self.call("load the collection", "flush")  # what a killed process has left in the log
+            with self.writing:
+                self.call("load the collection", "flush")  # what a killed process has left in the log
         self.call("load the collection", "load_collection")
         self.rows = self.count() if self.embedded else 0
 
@@ -220,7 +223,7 @@ class Collection:
             # An upsert keeps the other fields in some engines only.
             old = {row[ID]: row for row in self.read(ids[part], ["*"])} if replacing else {}
             hint = f"The first {part.start} of {len(ids)} are in; give all to upsert." if part.start else ""
-            with self._errors("add items", hint):
+            with self.writing, self._errors("add items", hint):
                 send = self.client.upsert if replacing else self.client.insert
                 send(self.name, [{**old.get(row[ID], {}), **row} for row in rows])
             self.rows += len(rows) - len(old)
@@ -228,13 +231,15 @@ class Collection:
 
     def upsert(self, rows: list[Row]) -> None:
         """Replace whole rows."""
-        self.call("add items", "upsert", rows)
+        with self.writing:
+            self.call("add items", "upsert", rows)
         self.logged += len(rows)
 
     def delete(self, ids: Ids) -> None:
         """Remove rows."""
         for part in slices(len(ids), ID_BATCH):
-            self.call("remove items", "delete", ids=ids[part].tolist())
+            with self.writing:
+                self.call("remove items", "delete", ids=ids[part].tolist())
         self.rows -= len(ids)
 
     def pages(self, names: list[str]) -> Generator[tuple[list[Row], NDArray[Any]], None, None]:
@@ -274,8 +279,9 @@ class Collection:
     def flush(self) -> None:
         """Have the embedded engine write a long log to files, in which it searches many times faster."""
         if self.embedded and self.logged >= LOG_ROWS:
-            self.call("write items to files", "flush")
-            self.logged, self.building = 0, True
+            with self.writing:
+                self.call("write items to files", "flush")
+                self.logged, self.building = 0, True
 
     def queries_at_a_time(self, width: int, size: int, form: str) -> int:
         """Return how many queries fit one message and the memory of the embedded engine."""
@@ -332,6 +338,7 @@ def check_fields(fields: Fields | None, count: int, owner: str) -> dict[str, lis
 
 # Indexes of this process on each path of the embedded engine. A finalizer may run while the lock is held.
 _users: Counter[str | None] = Counter()
+_writing: defaultdict[str, threading.RLock] = defaultdict(threading.RLock)
 _lock = threading.RLock()
 
 
