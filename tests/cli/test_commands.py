@@ -201,10 +201,9 @@ def test_learn_from_pairs_and_triplets(table: Path, tmp_path: Path, capsys: pyte
     assert (code, err) == (0, "")
     assert isinstance(askew.load(tmp_path / "t"), askew.TripletLearner)
     short = ["--divergence", "mahalanobis", "--folds", 2, "--jobs", 1, *FAST]
-    common = [table, "--drop", "class", "--id", "id", *short, "--json"]
-    given = {"pairs": ["--target", "value"], "triplets": []}
+    common = [table, "--drop", "class", *short, "--json"]  # the names and the values are found
     for what, learner in (("pairs", askew.PairRegressor), ("triplets", askew.TripletLearner)):
-        words = [*common, f"--{what}", tmp_path / f"{what}.csv", *given[what], "-o", tmp_path / f"compared-{what}"]
+        words = [*common, f"--{what}", tmp_path / f"{what}.csv", "-o", tmp_path / f"compared-{what}"]
         code, out, err = run(capsys, "compare", *words)
         assert (code, err) == (0, "")
         assert json.loads(out)["rows"] == 60
@@ -239,6 +238,7 @@ def test_compare_by_numbers(table: Path, tmp_path: Path, capsys: pytest.CaptureF
         (["learn", "TABLE"], "what to learn from must be one of --label, --target, --pairs"),
         (["learn", "TABLE", "--label", "class", "--triplets", "TABLE"], "Got --triplets and --label"),
         (["learn", "TABLE", "--pairs", "TABLE"], "--target must be the column of values"),
+        (["learn", "TABLE", "--pairs", "WORDS"], "values in 'value' must be numbers, but could not convert"),
         (["learn", "TABLE", "--triplets", "TABLE"], "a table with 3 columns that name rows"),
         (["learn", "TABLE", "--label", "class", "--encoder", "cnn"], "--encoder must be one of"),
         (["index", "nowhere", "TABLE"], "with its model.json"),
@@ -260,7 +260,8 @@ def test_mistakes_are_one_line(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    places = {"TABLE": str(table), "MODEL": str(model)}
+    (tmp_path / "words.csv").write_text("a,b,value\nflower-0,flower-1,far\n")
+    places = {"TABLE": str(table), "MODEL": str(model), "WORDS": str(tmp_path / "words.csv")}
     code, out, err = run(capsys, *(places.get(word, word) for word in words))
     assert code == 2
     assert complaint in err

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -172,17 +172,33 @@ def id_column(table: DataFrame, columns: Columns) -> str | None:
     return min(found)[3] if found else None
 
 
+def naming_columns(table: DataFrame, used: Iterable[object]) -> list[str]:
+    """Return the columns in which no value comes twice and which have all of the names that another table uses."""
+    wanted = {str(value) for value in used}
+    if all(name.isdecimal() for name in wanted):  # numbers of rows: that a column has them all means nothing
+        return []
+    return [
+        column for column in table.columns if table[column].nunique() == len(table) and wanted <= set(table[column])
+    ]
+
+
 def by_point(points: NDArray[np.float64], names: Sequence[str]) -> dict[bytes, str]:
     """Return the name of each point, by its bytes; equal points share their names."""
     named: dict[bytes, list[str]] = {}
-    for point, name in zip(points, names, strict=True):
-        named.setdefault(point.tobytes(), []).append(name)
+    for point, name in zip(_bytes_of(points), names, strict=True):
+        named.setdefault(point, []).append(name)
     return {point: ", ".join(some[:3]) + ", ..." * (len(some) > 3) for point, some in named.items()}
 
 
 def names_in(named: Mapping[bytes, str], points: NDArray[np.float64], key: str = NAMES) -> dict[str, list[str]]:
-    """Return a note with the names of points, if they have any."""
-    return {key: [named[point.tobytes()] for point in points]} if named else {}
+    """Return a note with the names of points, if all have one."""
+    names = [named[point] for point in _bytes_of(points) if point in named]
+    return {key: names} if named and len(names) == len(points) else {}
+
+
+def _bytes_of(points: NDArray[Any]) -> list[bytes]:
+    """Return the bytes of each point, -0 as 0."""
+    return [point.tobytes() for point in points.astype(np.float64) + 0.0]
 
 
 def numbers_of(frame: DataFrame, names: list[str], size: int, option: str) -> NDArray[np.int64]:
@@ -194,7 +210,7 @@ def numbers_of(frame: DataFrame, names: list[str], size: int, option: str) -> ND
     texts = [[str(value) for value in frame[column]] for column in frame.columns]
     unknown = next((text for column in texts for text in column if text not in places), None)
     if unknown is not None:
-        hint = "Rows are called by their numbers from 0; name a column of TABLE by --id to call them by its values."
+        hint = "They are values of --id or of a column of TABLE that has them all, else row numbers from 0."
         raise ValueError(checks.message(f"values in {option}", "names of rows of TABLE", repr(unknown), hint))
     return np.array([[places[text] for text in column] for column in texts], dtype=np.int64).T
 

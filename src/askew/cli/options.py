@@ -43,7 +43,7 @@ TableFile = Annotated[
     ),
 ]
 Label = Annotated[str | None, typer.Option(help="Column with the classes.")]
-PairTable = Annotated[Path | None, typer.Option("--pairs", help="Table of pairs of rows of TABLE, with --target.")]
+PairTable = Annotated[Path | None, typer.Option("--pairs", help="Table of pairs of rows of TABLE and their values.")]
 Target = Annotated[
     str | None, typer.Option(help="Column of numbers to learn from; with --pairs, its values of D(first, second).")
 ]
@@ -95,7 +95,7 @@ def kind_of(given: Mapping[str, object], dataset: str | None) -> str:
     if dataset is not None and not found:
         found = ["--label"]
     if len(found) != 1:
-        *most, last = [option + " (with --target)" * (option == "--pairs") for option in KINDS if option in given]
+        *most, last = [option for option in KINDS if option in given]
         must = f"one of {', '.join(most)} and {last}"
         raise ValueError(message("what to learn from", must, " and ".join(found) or "none"))
     return found[0]

@@ -80,7 +80,9 @@ def read_relevance(
     if name is not None and name not in queries.columns:
         check_column(items, name, "--id of queries and items")
     for (side, table), place in zip((("queries", queries), ("items", items)), places, strict=False):
-        column = next((c for c in (name, *NAMING[side], *_naming(table, clicks.iloc[:, place])) if c in table), None)
+        column = next(
+            (c for c in (name, *NAMING[side], *inputs.naming_columns(table, clicks.iloc[:, place])) if c in table), None
+        )
         names[side] = inputs.names_of(table, column)
         aside[side] = {} if column is None else {column: f"the names of the {side}"}
         by = "their numbers from 0" if column is None else f"the column {column!r}"
@@ -136,16 +138,6 @@ def _of_table(choices: dict[str, Sequence[str] | None], table: DataFrame, other:
             if name not in other.columns:
                 check_column(table, name, f"--{option}")
     return mine
-
-
-def _naming(table: DataFrame, used: Series) -> list[str]:
-    """Return the columns of text that have all of the names which clicks use."""
-    wanted = {str(value) for value in used}
-    if all(name.isdecimal() for name in wanted):  # numbers of rows: that a column has them all means nothing
-        return []
-    return [
-        column for column in table.columns if table[column].nunique() == len(table) and wanted <= set(table[column])
-    ]
 
 
 def _judgements(clicks: DataFrame, places: list[int], names: dict[str, list[str]]) -> NDArray[np.float64]:

@@ -46,10 +46,18 @@ def read_supervised(
 ) -> Supervised:
     """Read what ``kind``, an option, names; print the size of the table and what became of its columns.
 
-    ``column`` holds the classes or numbers, of the table or with ``--pairs`` of their ``table``; ``name`` names the
-    rows. ``choices`` are those of :func:`~askew.cli.inputs.fit_columns`.
+    ``column`` holds the classes or numbers, of the table or with ``--pairs`` of their ``table``, where it is the third
+    of three unless given; ``name`` names the rows. ``choices`` are those of :func:`~askew.cli.inputs.fit_columns`.
     """
     frame = inputs.read_table(file, dataset, no_header)
+    others = None if table is None else read_frame(table)
+    if others is not None:
+        if kind == "--pairs":
+            if column is None and others.shape[1] != 3:
+                must = f"the column of values, one of {', '.join(others.columns)}"
+                raise ValueError(checks.message("--target", must, "none"))
+            values = others.pop(check_column(others, column or others.columns[2], "--target"))
+        name = name or next(iter(inputs.naming_columns(frame, others.to_numpy().ravel())), None)
     aside = {} if name is None else {name: "the names of the rows"}
     kept: dict[str, Any] = {}
     truth: Any = None
@@ -82,14 +90,12 @@ def read_supervised(
     size = f"{len(points)} rows, {points.shape[1]} features"
     if kind == "--label":
         size += f", {len(np.unique(truth))} classes"
-    if table is not None:
-        others = read_frame(table)
+    if others is not None:
         if kind == "--pairs":
-            if column is None:
-                must = f"the column of values, one of {', '.join(others.columns)}"
-                raise ValueError(checks.message("--target", must, "none"))
-            truth = others[check_column(others, column, "--target")].to_numpy(dtype=np.float64)
-            others = others.drop(columns=column)
+            try:
+                truth = values.to_numpy(dtype=np.float64)
+            except (TypeError, ValueError) as error:
+                raise ValueError(checks.message(f"values in {values.name!r}", "numbers", but=str(error))) from None
         rows = inputs.numbers_of(others, names, 2 if kind == "--pairs" else 3, kind)
         points = points[rows]
         size += f", {len(rows)} {kind[2:]}"
