@@ -57,7 +57,7 @@ def main() -> None:
         for width in (16, 64, 256, 1024):
             for batch in batches:
                 size = sum(parameter.numel() for parameter in model(kind, width).parameters())
-                work = runtime.step_work((torch.empty(batch, DIM),), size, kind == "mlp")
+                work = runtime.step_work(batch, size, kind == "mlp")
                 if work > 3e9:
                     continue
                 once = train(kind, width, batch, 3, 1)[0]

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import copy
+import functools
 import itertools
 import os
 import signal
@@ -838,3 +840,37 @@ def test_compile_is_passed_to_torch(monkeypatch: pytest.MonkeyPatch) -> None:
         histories.append(askew.fit(askew.make("nbd", 3), (x, y, x.sum(1)), loss, steps=3, seed=0, compile=asked))
     assert compiled == [loss.of]
     assert histories[0]["loss"] == histories[1]["loss"]
+
+
+# ---------------------------------------------------------------------- threads
+
+
+def test_small_steps_have_one_thread(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Only they: the caller's number is there for callbacks, large steps and afterwards, and is never exceeded."""
+    request.addfinalizer(functools.partial(torch.set_num_threads, torch.get_num_threads()))
+    seen: list[int] = []
+
+    def loss(D: NeuralBregman, x: Tensor, y: Tensor, targets: Tensor) -> Tensor:
+        seen.append(torch.get_num_threads())
+        if len(seen) == 9:
+            raise ZeroDivisionError
+        return Regression().of(D, x, y, targets)
+
+    def callback(D: NeuralBregman, history: History) -> None:
+        seen.append(10 * torch.get_num_threads())
+
+    results = []
+    for threads in (1, 2):
+        torch.set_num_threads(threads)
+        D = model()
+        fit(D, pairs(), loss, steps=2, batch_size=100, seed=0, callback=callback)
+        assert torch.get_num_threads() == threads
+        results.append(weights(D))
+    assert seen == [1, 1, 10, 1, 1, 20]
+    assert same(*results)
+    monkeypatch.setattr("askew.training.runtime.SMALL_STEP", 100 * 10_000)  # the batch above is at this limit
+    for batch_size in (100, 200, 50):
+        with pytest.raises(ZeroDivisionError) if batch_size == 50 else contextlib.nullcontext():
+            fit(model(), pairs(), loss, steps=1, batch_size=batch_size, seed=0)
+        assert torch.get_num_threads() == 2
+    assert seen[6:] == [2, 2, 1]

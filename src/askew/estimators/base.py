@@ -23,7 +23,7 @@ from askew.estimators.choice import Candidate, Choice, Comparison, short
 from askew.estimators.fitted import FittedLearner
 from askew.estimators.plans import Plan, mlp_activation
 from askew.training import History, TrainingDivergedError, fit
-from askew.training.runtime import seeded
+from askew.training.runtime import seeded, step_work, threads_for
 
 logger = logging.getLogger("askew")
 
@@ -175,7 +175,7 @@ class BaseLearner(FittedLearner):
             except TrainingDivergedError:
                 return None
             with torch.inference_mode():
-                return self._scores(model.eval(), known, held_out)
+                return self._few_scores(model.eval(), known, held_out)
 
         divergences = self._candidates if self.divergence == "auto" else (self.divergence,)
         encoders = self._encoders(self._dims(data)) if self.encoder == "auto" else (self.encoder,)
@@ -305,6 +305,12 @@ class BaseLearner(FittedLearner):
             warnings.warn(message, FitWarning, stacklevel=4)
         return best, history
 
+    def _few_scores(self, model: Divergence, known: Data, asked: Data) -> Tensor:
+        """Return the scores of rows, on one thread if they are few."""
+        size = sum(parameter.numel() for parameter in model.parameters())
+        with threads_for(step_work(self._count(known), size, all_pairs=True)):
+            return self._scores(model, known, asked)
+
     def _start(self, data: Data, candidate: Candidate, seed: int) -> Divergence:
         """Return the model as it is before the first step."""
         with seeded(seed, torch.device("cpu")):
@@ -315,7 +321,7 @@ class BaseLearner(FittedLearner):
     def _problem(self, model: Divergence, start: Divergence, known: Data, held_out: Data | None) -> str:
         """Return what is wrong with a trained model, or nothing."""
         asked = known if held_out is None else held_out
-        scores, trivial = self._scores(model, known, asked), self._trivial_score(asked)
+        scores, trivial = self._few_scores(model, known, asked), self._trivial_score(asked)
         score = float(scores.mean())
         # A guess is ahead of a constant on half of all samples; two standard errors ahead it is on one of forty.
         chance = 0.0 if held_out is None else 2 * float(scores.std()) / len(scores) ** 0.5
@@ -325,7 +331,7 @@ class BaseLearner(FittedLearner):
         where = f"on {'training' if held_out is None else 'held-out'} {self._rows}"
         if not sign * score > sign * trivial + chance and score != perfect:
             return f"{name} {score:.4g} {where}, where a trivial one has {trivial:.4g}"
-        before = float(self._scores(start, known, asked).mean())
+        before = float(self._few_scores(start, known, asked).mean())
         # A few steps may cost a little; half of the lead at the start is a training that went wrong.
         if sign * (score - trivial) < sign * (before - trivial) / 2:
             return f"{name} {score:.4g} {where}, which was {before:.4g} before the training"

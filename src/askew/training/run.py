@@ -113,7 +113,7 @@ class Run:
         if not self.parameters:
             hint = "Euclidean and closed-form divergences are ready as they are."
             raise ValueError(checks.message("model of fit", "one with parameters to learn", repr(model), hint))
-        self.size = sum(parameter.numel() for module in modules for parameter in module.parameters())
+        self.size = sum(parameter.numel() for parameter in model.parameters())
         self.optimizer = (self.make_optimizer or self._adam)(self.parameters)
         self.peaks = [float(group["lr"]) for group in self.optimizer.param_groups]
         seed = settings.seed if settings.seed is not None else int(torch.randint(2**62, ()))
@@ -219,7 +219,9 @@ class Run:
         """Return a context with one thread for a small step, unless it is compiled for a number of threads."""
         if self.compile or self.device.type != "cpu":
             return contextlib.nullcontext()
-        return threads_for(step_work(batch, self.size, isinstance(self.loss, LabelLoss)))
+        # An image counts as often as it has rows: weights of convolutions are used again and again.
+        rows = max(part.numel() // part.shape[-1] if part.ndim > 1 and part.numel() else len(part) for part in batch)
+        return threads_for(step_work(rows, self.size, isinstance(self.loss, LabelLoss)))
 
     def _loss(self, batch: Batch, source: Batches) -> Tensor:
         self._check_parts(batch)

@@ -121,15 +121,14 @@ def interruption() -> Iterator[Callable[[], bool]]:
         signal.signal(signal.SIGINT, before)
 
 
-def step_work(batch: Batch, parameters: int, all_pairs: bool) -> float:
-    """Return about how many multiplications a step takes: it depends on shapes only, so that a run can be repeated.
+def step_work(rows: int, parameters: int, all_pairs: bool) -> float:
+    """Return about how many multiplications a step takes: it depends on sizes only, so that a run can be repeated.
 
     Examples
     --------
-    >>> f"{step_work((torch.zeros(1000, 20), torch.zeros(1000, 20)), 22_768, False):.1e}"
+    >>> f"{step_work(1000, 22_768, all_pairs=False):.1e}"
     '2.3e+07'
     """
-    rows = max(part.numel() // part.shape[-1] if part.ndim > 1 and part.numel() else len(part) for part in batch)
     return rows * (max(parameters, ROW_WORK) + (PAIR_WORK * rows if all_pairs else 0.0))
 
 
