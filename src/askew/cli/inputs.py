@@ -113,9 +113,9 @@ def classes_of(
     order = sorted(zip(-counts, names, strict=True))
     listed = ", ".join(f"{name} {-count}" for count, name in order[:SHOWN_CLASSES])
     notes += [f"{label}: {len(names)} classes: {listed}{', ...' if len(names) > SHOWN_CLASSES else ''}"]
-    notes += (
-        [f"Classes that differ only by case: {', '.join(alike(names)[:3])}. Are they the same?"] if alike(names) else []
-    )
+    if same := ", ".join(alike(names)[:3]):
+        hint = "Are they the same? Then write them alike in the table."
+        notes += [f"Classes that differ only by case: {same}. {hint}"]
     if numeric and len(names) > MANY_CLASSES:
         notes += [
             f"{len(names)} classes that are numbers: to learn from their values, use askew learn --target {label}"

@@ -168,7 +168,8 @@ class HardTriplets(MarginLoss, LabelLoss):
     over the anchors that have both a positive and a negative; zero if there are none.
 
     Use it late in training or with clean labels: one triplet for each anchor is a strong, noisy signal, which a single
-    wrong label can own. Early in training it may pull all points together; :class:`AllTriplets` or
+    wrong label can own. Early in training it may pull all points together, above all with divergences that grow like a
+    squared distance, so take the root (``"bregman-sqrt"``, ``"drift-root"``). :class:`AllTriplets` and
     :class:`SemiHardTriplets` do not.
 
     Parameters
