@@ -120,6 +120,7 @@ def _compare(
         importance=drops,
         title=f"Divergences for {Path(source).name}",
         feature_names=data.columns.get_feature_names_out().tolist(),
+        names=inputs.names_in(data.names, task.points).get(inputs.NAMES) if task.groups() is not None else None,
         notes=[f"{source}: {data.size}.", *data.notes],
         settings=given_settings | {kind[2:]: str(whence), "decided by": task.headings[board.by][0]},
     )

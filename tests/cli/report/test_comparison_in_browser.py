@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import itertools
+import math
+import re
 from collections.abc import Iterator
+from importlib import resources
 from pathlib import Path
 from typing import Any
 
@@ -105,6 +109,16 @@ def test_winner_bars_and_maps_are_readable(scheme: str, opened: Any) -> None:
         light = luminance(opened, selector, what)
         assert (max(light, paper) + 0.05) / (min(light, paper) + 0.05) >= least, selector
     opened.execute_cdp_cmd("Emulation.setEmulatedMedia", {"features": []})
+
+
+def test_colours_of_classes_can_be_told_apart() -> None:
+    style = (resources.files("askew.cli.report") / "page.css").read_text("utf-8")
+    schemes = [dict(re.findall(r"--(c\d): (#\w{6})", block)) for block in style.split(":root {")[1:3]]  # light, dark
+    fixed = dict(re.findall(r"\.(c\d) { --c: (#\w{6})", style))
+    for scheme in schemes:
+        colours = [tuple(bytes.fromhex(colour[1:])) for colour in (scheme | fixed).values()]
+        assert len(colours) == 8
+        assert min(math.dist(a, b) for a, b in itertools.combinations(colours, 2)) > 45
 
 
 def test_chart_text_is_body_text(opened: Any) -> None:

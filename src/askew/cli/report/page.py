@@ -44,6 +44,7 @@ def write_comparison(
     importance: Mapping[str, tuple[float, float]] | None = None,
     title: str = "Divergences compared",
     feature_names: Sequence[str] | None = None,
+    names: Sequence[str] | None = None,
     notes: Sequence[str] = (),
     settings: Mapping[str, object] | None = None,
     sections: Mapping[str, str] | None = None,
@@ -52,8 +53,9 @@ def write_comparison(
 
     The learner is the best divergence of the board, learned from all rows of the task; the fold has the same, learned
     without some rows, which the maps show (None for no maps). ``importance`` is what
-    :func:`~askew.cli.comparison.importance` returns, ``notes`` are remarks about the data, ``settings`` those of the
-    comparison, and ``sections`` the HTML of more sections by their titles. The file is replaced as a whole.
+    :func:`~askew.cli.comparison.importance` returns, ``names`` are those of the rows of the task, ``notes`` remarks
+    about the data, ``settings`` those of the comparison, and ``sections`` the HTML of more sections by their titles.
+    The file is replaced as a whole.
 
     Examples
     --------
@@ -77,7 +79,7 @@ def write_comparison(
         *(_section(heading, part) for heading, part in (sections or {}).items()),
         _section("The data", _list(notes), _features(feature_names or ())),
         _section("Leaderboard", _table(board, task), *map(_paragraph, board.notes)),
-        _section("Map of held-out rows", *_maps(board, task, fold)),
+        _section("Map of held-out rows", *_maps(board, task, fold, names)),
         _section("Which columns matter", *_bars(importance or {}, board)),
         _section("The learned divergence", *_learned(learner, task)),
         _section("Settings and versions", _list(origin)),
@@ -137,7 +139,7 @@ def flat_map(matrix: NDArray[np.float64]) -> tuple[NDArray[np.float64], float]:
     return vectors[:, top] * np.sqrt(kept), float(kept.sum() / total) if total > 0 else 1.0
 
 
-def _maps(board: Leaderboard, task: Task, fold: Fold | None) -> list[str]:
+def _maps(board: Leaderboard, task: Task, fold: Fold | None, ids: Sequence[str] | None) -> list[str]:
     labels = task.groups()
     if labels is None or fold is None:
         return []
@@ -152,7 +154,10 @@ def _maps(board: Leaderboard, task: Task, fold: Fold | None) -> list[str]:
     scaled = torch.from_numpy((points - seen.mean(0)) / np.where(seen.std(0) > 0, seen.std(0), 1))
     plain = Euclidean(points.shape[1]).double().pairwise(scaled, scaled).numpy()
     learned = fold.learner.pairwise(points).astype(np.float64)
-    tooltips = [f"row {row}, {labels[row]}{', training row' * bool(h)}" for row, h in zip(rows, hollow, strict=True)]
+    called = [f"row {row}" if ids is None else ids[row] for row in rows]
+    tooltips = [
+        f"{name}, {labels[row]}{', training row' * bool(h)}" for name, row, h in zip(called, rows, hollow, strict=True)
+    ]
     maps = []
     for title, matrix in ((f"Learned: {board.best.name}", learned), ("Euclidean, features scaled", plain)):
         places, share = flat_map(matrix)
