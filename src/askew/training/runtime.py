@@ -18,8 +18,8 @@ from askew.divergences import Divergence
 from askew.losses import Loss
 
 # Work of a step, in multiplications or so, below which it has one thread. Torch's threads wait for each other after
-# each operation, and spin while they do: on two idle cores the second one makes steps of this size up to 1.5 times
-# faster, on busy ones it makes them 5 to 20 times slower (`benchmarks/threads.py`).
+# each operation, and spin while they do: on two idle cores the second one makes steps of this size 1.0 to 1.6
+# times faster (docs/results/timing.md), on busy ones 5 to 20 times slower (`benchmarks/threads.py`).
 SMALL_STEP = 5e7
 # The least that a row takes, however few parameters there are, and what a pair of rows takes in a loss of all pairs.
 ROW_WORK, PAIR_WORK = 10_000, 30
