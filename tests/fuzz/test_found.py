@@ -342,22 +342,29 @@ def test_exponentials_of_the_same_point_twice() -> None:
     assert divergence(x, x + torch.tensor([0.0, 1.0])).tolist() == pytest.approx([math.e, math.e**2])
 
 
-def test_faiss_part_that_declares_more_than_there_is(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("old", "new", "words"),
+    [
+        (struct.pack("<Q", 8), struct.pack("<Q", 1 << 36), "damaged or cut short"),  # numbers of the centre
+        (struct.pack("<2q", 7, 8), struct.pack("<2q", 7, 7), "its lists do not have every row once"),
+    ],
+)
+def test_faiss_part_that_declares_more_than_there_is(tmp_path: Path, old: bytes, new: bytes, words: str) -> None:
     pytest.importorskip("faiss")
     index = askew.search.FaissIndex("euclidean", kind="ivf")
     index.add(np.random.default_rng(0).random((9, 2)).astype(np.float32))
     index.save(tmp_path)
     (file,) = tmp_path.glob("faiss-*.index")
     content = bytearray(file.read_bytes())
-    place = content.index(struct.pack("<Q", 8), 30)  # numbers of the centre of the only list
-    content[place : place + 8] = struct.pack("<Q", 1 << 36)
+    place = content.index(old, 30)
+    content[place : place + len(new)] = new
     file.write_bytes(bytes(content))
     description = json.loads((tmp_path / "index.json").read_bytes())
     description.pop("checksum")
     description["own"]["engine"]["sha256"] = hashlib.sha256(content).hexdigest()
     description["checksum"] = askew_io.checksum(description)
     (tmp_path / "index.json").write_text(json.dumps(description))
-    with pytest.raises(ValueError, match="damaged or cut short"):
+    with pytest.raises(ValueError, match=words):
         askew.search.FaissIndex.load(tmp_path)
 
 
