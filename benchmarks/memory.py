@@ -47,7 +47,8 @@ def write_table(folder: Path, size: int, dim: int) -> int:
         count = min(16384, rows - start)
         own = random.randint(CLUSTERS, size=count)
         block = centres[own] * random.gamma(10, 0.1, (count, dim)).astype(np.float32) + np.float32(0.01)
-        points[start : start + count], labels[start : start + count] = block, own
+        # Two clusters have one label: a loss that is 0 from the start would train nothing.
+        points[start : start + count], labels[start : start + count] = block, own // 2
         table = pyarrow.table([*block.T, own], names=names)
         writer = writer or parquet.ParquetWriter(folder / "table.parquet", table.schema)
         writer.write_table(table)
