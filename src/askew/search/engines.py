@@ -226,6 +226,8 @@ def read_engine(path: Path, kind: str, size: int, count: int) -> Any:
         except (RuntimeError, MemoryError) as error:
             why = (str(error).splitlines() or ["it declares more than there is"])[0]
             raise ValueError(io.damaged(shown, why)) from None
+    if engine is None:  # a file may say so
+        raise ValueError(io.damaged(shown, "it holds no index"))
     name = type(engine).__name__
     for what, must, got in (
         ("class", name if name in classes else classes[0], name),
