@@ -132,7 +132,7 @@ class _Array:
         self.array, self.columns, self.shown = array, columns, shown
         self.rows, self.dtypes = array.shape[0], [array.dtype]
         try:
-            width = self._chosen(slice(0, 0)).shape[1:]
+            width = self._chosen(slice(0, 1)).shape[1:]  # older NumPy looks at no column of 0 rows
         except IndexError:
             must = f"None or numbers of columns of {shown}, which is of shape {array.shape}"
             raise ValueError(checks.message("columns of Rows", must, repr(columns))) from None
