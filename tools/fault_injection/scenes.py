@@ -23,7 +23,7 @@ import torch
 import askew
 from askew import io as askew_io
 from askew.cli import main
-from askew.cli.inputs import load_model
+from askew.cli.inputs import load_all
 from askew.search import ExactIndex, FaissIndex, Index, load_index
 
 STEPS, EVERY = 12, 3
@@ -200,7 +200,7 @@ def make_learned(folder: Path, version: int) -> None:
 
 def look_at_learned(folder: Path) -> list[Any]:
     """Return the columns and the numbers of the model, which must belong together."""
-    learner, columns = load_model(folder / "model")
+    learner, columns, _ = load_all(folder / "model")
     assert columns is not None
     return [columns.get_feature_names_out().tolist(), learner.model_(torch.zeros(1, 2), torch.ones(1, 2)).tolist()]
 

@@ -18,6 +18,7 @@ from askew_paper.experiments.training import Plan
 from askew_paper.published import published
 from askew_paper.runner import compute, reproduce
 from askew_paper.summary import compare
+from torch.optim.optimizer import register_optimizer_step_pre_hook
 
 PLAN = Plan(epochs=6, batch=50, rates=(3e-3, 1e-2), schedule="linear", trial_epochs=1)
 learn = functools.partial(learn_distances, widths=(32,), out=8)
@@ -159,17 +160,14 @@ def test_learning_rate_is_chosen_on_held_out_pairs() -> None:
     assert 0 < chosen["validation"] < 1
 
 
-def test_steps_of_the_learning_rate_follow_each_other(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_steps_of_the_learning_rate_follow_each_other() -> None:
     seen: list[float] = []
-    step = torch.optim.Adam.step
-
-    def watched(self: torch.optim.Adam, closure: object = None) -> object:
-        seen.append(self.param_groups[0]["lr"])
-        return step(self, closure)  # type: ignore[arg-type]
-
-    monkeypatch.setattr(torch.optim.Adam, "step", watched)
+    hook = register_optimizer_step_pre_hook(lambda optimizer, *_: seen.append(optimizer.param_groups[0]["lr"]))
     plan = dataclasses.replace(PLAN, epochs=4, schedule="steps", rates=(5e-5, 5e-6), trial_epochs=0)
-    _, chosen = learn("mahalanobis", small_task(), plan, seed=0)
+    try:
+        _, chosen = learn("mahalanobis", small_task(), plan, seed=0)
+    finally:
+        hook.remove()
     # All 400 pairs in batches of 50, two epochs with each rate.
     assert seen == [5e-5] * 16 + [5e-6] * 16
     assert chosen == {"stopped": "finished"}
