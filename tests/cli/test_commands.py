@@ -14,7 +14,7 @@ import pytest
 
 import askew
 from askew.cli import main, shell
-from askew.cli.inputs import load_all
+from askew.cli.inputs import load_all, naming_columns
 from askew.cli.shell import UNSAFE
 from askew.cli.tables import load_bundled
 from askew.estimators import FitWarning
@@ -269,6 +269,12 @@ def test_mistakes_are_one_line(
     assert err.startswith("askew: ")
     assert "Traceback" not in out + err
     assert not any(tmp_path.glob("**/*.html"))
+
+
+def test_numbers_name_rows_by_a_column_that_is_called_an_id() -> None:
+    table = pandas.DataFrame({"id": [1, 2, 3], "size": [1, 2, 4]})
+    assert naming_columns(table, [1, 3]) == ["id"]
+    assert naming_columns(table, [0, 1]) == []  # numbers of rows
 
 
 def test_table_without_the_columns(model: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -175,28 +175,32 @@ def id_column(table: DataFrame, columns: Columns) -> str | None:
 def naming_columns(table: DataFrame, used: Iterable[object]) -> list[str]:
     """Return the columns in which no value comes twice and which have all of the names that another table uses."""
     wanted = {str(value) for value in used}
-    if all(name.isdecimal() for name in wanted):  # numbers of rows: that a column has them all means nothing
-        return []
+    # Numbers may be those of rows: that a column has them all means something only if it is called an id.
+    numbers = all(name.isdecimal() for name in wanted)
     return [
-        column for column in table.columns if table[column].nunique() == len(table) and wanted <= set(table[column])
+        column
+        for column in table.columns
+        if (not numbers or IDENTIFIER.fullmatch(column))
+        and table[column].is_unique
+        and wanted <= {str(value) for value in table[column]}
     ]
 
 
 def by_point(points: NDArray[np.float64], names: Sequence[str]) -> dict[bytes, str]:
     """Return the name of each point, by its bytes; equal points share their names."""
     named: dict[bytes, list[str]] = {}
-    for point, name in zip(_bytes_of(points), names, strict=True):
+    for point, name in zip(bytes_of(points), names, strict=True):
         named.setdefault(point, []).append(name)
     return {point: ", ".join(some[:3]) + ", ..." * (len(some) > 3) for point, some in named.items()}
 
 
 def names_in(named: Mapping[bytes, str], points: NDArray[np.float64], key: str = NAMES) -> dict[str, list[str]]:
     """Return a note with the names of points, if all have one."""
-    names = [named[point] for point in _bytes_of(points) if point in named]
+    names = [named[point] for point in bytes_of(points) if point in named]
     return {key: names} if named and len(names) == len(points) else {}
 
 
-def _bytes_of(points: NDArray[Any]) -> list[bytes]:
+def bytes_of(points: NDArray[Any]) -> list[bytes]:
     """Return the bytes of each point, -0 as 0."""
     return [point.tobytes() for point in points.astype(np.float64) + 0.0]
 

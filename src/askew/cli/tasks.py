@@ -336,7 +336,7 @@ class Pairs(_Regression):
 
 def _ends(pairs: Floats) -> list[tuple[bytes, bytes]]:
     """Return what tells the first and the second point of each pair from others."""
-    return [(x.tobytes(), y.tobytes()) for x, y in pairs + 0.0]  # -0 is 0
+    return list(zip(inputs.bytes_of(pairs[:, 0]), inputs.bytes_of(pairs[:, 1]), strict=True))
 
 
 def _opposite(pairs: Floats) -> Rows:

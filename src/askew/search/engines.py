@@ -239,10 +239,13 @@ def read_engine(path: Path, kind: str, size: int, count: int) -> Any:
             raise ValueError(checks.message(f"{what} of the FAISS index in {shown}", str(must), got))
     if kind.startswith("ivf"):
         lists = faiss.extract_index_ivf(engine).invlists
-        sizes = {number: lists.list_size(number) for number in range(lists.nlist)}
-        rows = [faiss.rev_swig_ptr(lists.get_ids(number), size) for number, size in sizes.items() if size]
-        named = np.concatenate([np.empty(0, np.int64), *rows])
-        if len(named) != count or not np.array_equal(np.sort(named), np.arange(count)):
+        seen, total = np.zeros(count, np.bool_), 0
+        for number in range(lists.nlist):
+            size = lists.list_size(number)
+            rows = faiss.rev_swig_ptr(lists.get_ids(number), size) if size else np.empty(0, np.int64)
+            seen[rows[(rows >= 0) & (rows < count)]] = True
+            total += size
+        if total != count or not seen.all():
             raise ValueError(io.damaged(shown, "its lists do not have every row once"))
     if kind == "ivf-pq":
         _add_table(engine)
