@@ -139,14 +139,19 @@ def test_a_network_costs_as_many_evaluations_as_there_are_centres(monkeypatch: p
     divergence, points = NeuralBregman(3, widths=(8,)).double(), gaussian(2000, 3)
     rows = []
     potential = type(divergence.potential)
-    for name in ("compute_gradient_difference", "compute_divergence", "centred_value"):
-        original = getattr(potential, name)
+    seen = type(divergence.potential.seen_from(points[:1]))
+    for owner, name in (
+        (potential, "compute_gradient_difference"),
+        (potential, "compute_divergence"),
+        (seen, "value"),
+    ):
+        original = getattr(owner, name)
 
         def counting(self: object, *arguments: Tensor, original: object = original) -> Tensor:
             rows.append(max(len(argument) for argument in arguments))
             return original(self, *arguments)  # type: ignore[operator]
 
-        monkeypatch.setattr(potential, name, counting)
+        monkeypatch.setattr(owner, name, counting)
     kmeans(points, points[:5], divergence, max_iter=7)
     # The exact objective at the end sees each point once.
     assert sum(count for count in rows if count > 5) == 2000

@@ -196,8 +196,9 @@ class AffineView:
         groups = numbers.argsort().split(numbers.bincount(minlength=k).tolist())
 
         def evaluate(part: slice) -> None:
+            seen = self.potential.seen_from(centroids[part])
             for rows in groups[part.start].split(BLOCK_ROWS):
-                result[rows] = self.potential.centred_value(points[rows], centroids[part])
+                result[rows] = seen.value(points[rows])
 
         over_blocks(k, 1, evaluate)
         return self._without_nan(result, centroids, numbers)

@@ -73,6 +73,7 @@ class AffineForm:
     def __init__(self, potential: Potential, centre: Tensor) -> None:
         self.potential = potential
         self.centre = centre
+        self._seen = potential.seen_from(centre)
 
     def to(self, dtype: torch.dtype) -> AffineForm:
         """Return this form in another dtype; the potential is copied unless it has this dtype."""
@@ -80,7 +81,7 @@ class AffineForm:
 
     def base(self, x: Tensor) -> Tensor:
         """Return S(x, c), the constant of first points: ``(n, dim) -> (n,)``."""
-        return self.potential.centred_value(x, self.centre)
+        return self._seen.value(x)
 
     def slopes(self, y: Tensor) -> Tensor:
         """Return the features of second points: ``(m, dim) -> (m, dim)``."""
@@ -92,7 +93,7 @@ class AffineForm:
 
     def planes(self, y: Tensor) -> Planes:
         """Return slopes, offsets and base of second points from one pass."""
-        base, slopes = self.potential.centred(y, self.centre)
+        base, slopes = self._seen.change(y)
         return Planes(slopes, (slopes * (y - self.centre)).sum(-1) - base, base)
 
     def left(self, x: Tensor) -> tuple[Tensor, Tensor]:

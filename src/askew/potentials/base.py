@@ -118,17 +118,9 @@ class Potential(Rebuildable, ABC):
         """Return grad phi(x) - grad phi(y) where h = x - y; override it with a form that does not cancel."""
         return self.compute_gradient(x) - self.compute_gradient(y)
 
-    def centred(self, points: Tensor, centre: Tensor) -> tuple[Tensor, Tensor]:
-        """Return D(point, centre) and grad phi(point) - grad phi(centre) for rows and one centre, ``(1, dim)``.
-
-        This is phi without its affine part at the centre, which changes no divergence but keeps numbers small.
-        """
-        h = points - centre
-        return self.compute_divergence(points, centre, h), self.compute_gradient_difference(points, centre, h)
-
-    def centred_value(self, points: Tensor, centre: Tensor) -> Tensor:
-        """Return the first part of :meth:`centred` alone."""
-        return self.compute_divergence(points, centre, points - centre)
+    def seen_from(self, centre: Tensor) -> SeenFrom:
+        """Return phi without its affine part at a centre, ``(1, dim)``; a network computes its part of that once."""
+        return SeenFrom(self, centre)
 
     def compute_hessian(self, x: Tensor) -> Tensor:
         """Return the second derivatives, by default from automatic differentiation of the gradient."""
@@ -188,6 +180,31 @@ class Potential(Rebuildable, ABC):
 
     def extra_repr(self) -> str:
         return f"dim={self.dim}, domain={self.domain}"
+
+
+class SeenFrom:
+    """A potential without its affine part at a centre, which changes no divergence but keeps numbers small.
+
+    Examples
+    --------
+    >>> import torch
+    >>> from askew.potentials import Quadratic
+    >>> seen = Quadratic(1).seen_from(torch.tensor([[1.0]]))
+    >>> [part.tolist() for part in seen.change(torch.tensor([[3.0]]))]
+    [[4.0], [[4.0]]]
+    """
+
+    def __init__(self, potential: Potential, centre: Tensor) -> None:
+        self.potential, self.centre = potential, centre
+
+    def value(self, points: Tensor) -> Tensor:
+        """Return D(point, centre): ``(n, dim) -> (n,)``."""
+        return self.potential.compute_divergence(points, self.centre, points - self.centre)
+
+    def change(self, points: Tensor) -> tuple[Tensor, Tensor]:
+        """Return D(point, centre) and grad phi(point) - grad phi(centre): ``(n, dim) -> (n,), (n, dim)``."""
+        difference = self.potential.compute_gradient_difference(points, self.centre, points - self.centre)
+        return self.value(points), difference
 
 
 class Sum(Potential):

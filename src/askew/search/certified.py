@@ -151,9 +151,8 @@ class ScannedKeys:
             Whether S is the order value. If not, ``exact`` gives all values, and S decides which are needed.
         """
         values, error = self._values(asked, rows)
-        place = values.argsort(1)
-        values, error = np.take_along_axis(values, place, 1), np.take_along_axis(error, place, 1)
-        rows = np.take_along_axis(rows, place, 1)
+        place = np.arange(len(rows))[:, None], values.argsort(1)
+        values, error, rows = values[place], error[place], rows[place]
         present = rows >= 0
         # Comparisons are negated, because those with NaN are False.
         with np.errstate(invalid="ignore"):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
@@ -14,6 +15,7 @@ from torch import Tensor
 from askew import checks
 from askew._parallel import over_blocks
 from askew.divergences import Divergence, Ranking
+from askew.divergences.affine import AffineForm
 from askew.encoders import as_points
 
 DIRECTIONS = ("query-first", "query-second")
@@ -78,6 +80,15 @@ class InnerProductForm:
     offset: float = 1.0
     stretch: float = 1.0
 
+    @functools.cached_property
+    def _affine(self) -> AffineForm:
+        """Kept, because a network computes what depends on the centre once: half of the work for a single query."""
+        affine = self.ranking.divergence.affine(self.centre)
+        if affine is None:  # of a wrapper that a user wrote
+            got = type(self.ranking.divergence).__name__
+            raise TypeError(checks.message("divergence of a Ranking", "one with an affine form", got))
+        return affine
+
     @property
     def size(self) -> int:
         """Number of features of keys and queries."""
@@ -139,11 +150,7 @@ class InnerProductForm:
         if points.ndim != 2 or points.shape[1] != dim:
             must = f"of shape (n, {dim})"
             raise ValueError(checks.message("points of an InnerProductForm", must, tuple(points.shape)))
-        affine = self.ranking.divergence.affine(self.centre)
-        if affine is None:  # of a wrapper that a user wrote
-            got = type(self.ranking.divergence).__name__
-            raise TypeError(checks.message("divergence of a Ranking", "one with an affine form", got))
-        side = affine.right if second else affine.left
+        side = self._affine.right if second else self._affine.left
 
         def work(part: slice) -> None:
             features, constants = side(self.ranking.views(points[part].to(self.centre)))

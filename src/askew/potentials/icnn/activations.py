@@ -58,12 +58,19 @@ class Activation(ABC):
 
     def residual(self, b: Tensor, t: Tensor) -> Tensor:
         """Return g(b + t) - g(b) - g'(b) t."""
-        return self._residual(b, t) if _plain() else _apply(_Residual, self, b, t)
+        if _plain():
+            return self._residual(b, t)
+        if not (torch.is_grad_enabled() or checks.transformed()):
+            return _residual_by_kernel(self, b, t)
+        result: Tensor = _apply(_Residual, self, b, t)
+        return result
 
     def residual_and_slope_difference(self, b: Tensor, t: Tensor) -> tuple[Tensor, Tensor]:
         """Return both at once, from one pass of the in-place kernel where that is possible."""
         if checks.transformed():
             return self.residual(b, t), self.slope_difference(b, t)
+        if not torch.is_grad_enabled():
+            return _both_by_kernel(self, b, t)
         result: tuple[Tensor, Tensor] = _apply(_ResidualAndSlopeDifference, self, b, t)
         return result
 
@@ -338,17 +345,24 @@ class _Pointwise(torch.autograd.Function):
         return None, None, grad * (ctx.activation.curvature(b) if ctx.order else ctx.activation.slope(b))
 
 
+def _residual_by_kernel(activation: Activation, b: Tensor, t: Tensor) -> Tensor:
+    residual, *scratch = t.new_empty(1 + activation.buffers, *t.shape).unbind()
+    activation.kernel(b.expand_as(t), t, Workspace(None, None, residual, None, None, tuple(scratch)))
+    return residual
+
+
+def _both_by_kernel(activation: Activation, b: Tensor, t: Tensor) -> tuple[Tensor, Tensor]:
+    residual, difference, curvature, *scratch = t.new_empty(3 + activation.buffers, *t.shape).unbind()
+    activation.kernel(b.expand_as(t), t, Workspace(None, None, residual, difference, curvature, tuple(scratch)))
+    return residual, difference
+
+
 class _Residual(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, activation: Activation, b: Tensor, t: Tensor) -> Tensor:
         ctx.activation = activation
         ctx.save_for_backward(b, t)
-        if checks.transformed():
-            return activation._residual(b, t)
-        residual = torch.empty_like(t)
-        scratch = t.new_empty(activation.buffers, *t.shape).unbind()
-        activation.kernel(b.expand_as(t), t, Workspace(None, None, residual, None, None, scratch))
-        return residual
+        return activation._residual(b, t) if checks.transformed() else _residual_by_kernel(activation, b, t)
 
     @staticmethod
     def backward(ctx: Any, grad: Tensor) -> Any:
@@ -363,9 +377,7 @@ class _ResidualAndSlopeDifference(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx: Any, activation: Activation, b: Tensor, t: Tensor) -> tuple[Tensor, Tensor]:
-        residual, difference = torch.empty_like(t), torch.empty_like(t)
-        curvature, *scratch = t.new_empty(1 + activation.buffers, *t.shape).unbind()
-        activation.kernel(b.expand_as(t), t, Workspace(None, None, residual, difference, curvature, tuple(scratch)))
+        residual, difference = _both_by_kernel(activation, b, t)
         ctx.activation = activation
         ctx.save_for_backward(b, t, difference)
         return residual, difference

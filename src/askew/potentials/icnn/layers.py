@@ -101,21 +101,36 @@ class Layers:
             jacobian = g.slope(b)[..., None] * slope
         return total
 
-    def divergence(self, y: Tensor, h: Tensor) -> Tensor:
-        """Return D(y + h, y), ``(n,)``; y may be one row for all h."""
+    def at(self, y: Tensor) -> LayersAt:
+        """Return the network at base points y, ``(n, dim)`` or one row for all steps."""
         base = self.base_point(y)
-        return self._divergence(base, self._slopes(base), h, None)
+        return LayersAt(self, base, [self.activation.slope(b) for b in base.preactivations])
 
-    def change(self, y: Tensor, h: Tensor) -> tuple[Tensor, Tensor]:
-        """Return D(y + h, y) and grad phi(y + h) - grad phi(y), ``(n,), (n, dim)``; y may be one row for all h."""
-        gain, base = self.activation.gain, self.base_point(y)
-        slopes = self._slopes(base)
+
+class LayersAt(NamedTuple):
+    """A network at base points y: what depends on y alone is computed once for all steps h."""
+
+    network: Layers
+    base: BasePoint
+    slopes: list[Tensor]
+
+    def divergence(self, h: Tensor) -> Tensor:
+        """Return D(y + h, y), ``(n,)``."""
+        return self._divergence(h, None)
+
+    def change(self, h: Tensor) -> tuple[Tensor, Tensor]:
+        """Return D(y + h, y) and grad phi(y + h) - grad phi(y), ``(n,), (n, dim)``."""
+        gain, layers = self.network.activation.gain, self.network.layers
         slope_differences: list[Tensor] = []
-        divergence = self._divergence(base, slopes, h, slope_differences)
+        divergence = self._divergence(h, slope_differences)
         gradient_difference = h.new_zeros(())
         adjoint_difference: Tensor | None = None  # d phi / d z_{l+1} at y + h minus that at y
         for (wz, wxb), adjoint, slope, slope_difference in zip(
-            reversed(self.layers), reversed(base.adjoints), reversed(slopes), reversed(slope_differences), strict=True
+            reversed(layers),
+            reversed(self.base.adjoints),
+            reversed(self.slopes),
+            reversed(slope_differences),
+            strict=True,
         ):
             difference = slope_difference * adjoint
             if adjoint_difference is not None:
@@ -125,22 +140,18 @@ class Layers:
                 adjoint_difference = difference @ wz.t() * gain
         return divergence, gradient_difference * gain
 
-    def _slopes(self, base: BasePoint) -> list[Tensor]:
-        return [self.activation.slope(b) for b in base.preactivations]
-
-    def _divergence(
-        self, base: BasePoint, slopes: list[Tensor], h: Tensor, slope_differences: list[Tensor] | None
-    ) -> Tensor:
+    def _divergence(self, h: Tensor, slope_differences: list[Tensor] | None) -> Tensor:
         """Return D(y + h, y) as the sum over layers of adjoint . d(b, t), of which every term is non-negative.
 
-        What depends on y alone is in ``base`` and ``slopes``, computed once for all h. The slope differences of all
-        layers are appended to the list, if there is one.
+        The slope differences of all layers are appended to the list, if there is one.
         """
-        g = self.activation
+        g, base = self.network.activation, self.base
         divergence = h.new_zeros(())
         before: tuple[Tensor, Tensor, Tensor] | None = None  # residual, slope and step of the layer before
-        for (wz, wxb), b, adjoint, slope in zip(self.layers, base.preactivations, base.adjoints, slopes, strict=True):
-            t = (h * g.gain) @ wxb[:-1]  # the pre-activation at y + h minus that at y
+        scaled = h * g.gain
+        layers = zip(self.network.layers, base.preactivations, base.adjoints, self.slopes, strict=True)
+        for (wz, wxb), b, adjoint, slope in layers:
+            t = scaled @ wxb[:-1]  # the pre-activation at y + h minus that at y
             if wz is not None and before is not None:
                 t = torch.addmm(t, torch.addcmul(*before), wz, alpha=g.gain)
             if slope_differences is None:

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from askew import checks
-from askew.potentials.base import Potential, total
+from askew.potentials.base import Potential, SeenFrom, total
 from askew.potentials.icnn.terms import Network, QuadraticTerm, SeparableTerm, Term
 
 # Without a gradient to record, rows are evaluated in blocks that stay in the cache: entries of the widest layer of a
@@ -164,8 +164,7 @@ class ICNN(Potential):
         rows = self._block_rows
         if not (torch.is_grad_enabled() or checks.transformed()) and n > rows:
             starts = range(0, n, rows)
-            blocks = ([p if p.shape[0] == 1 else p[i : i + rows] for p in points] for i in starts)
-            return torch.cat([self._sum(function, *block) for block in blocks])
+            return torch.cat([self._sum(function, *(p[i : i + rows] for p in points)) for i in starts])
         return total([function(term, *points) for term in self._terms()]) * self.output_scale
 
     def compute_value(self, x: Tensor) -> Tensor:
@@ -175,28 +174,16 @@ class ICNN(Potential):
         return (self._sum(lambda term, v: term.gradient(v), self._rows(x)) * self.inverse_spread).reshape(x.shape)
 
     def compute_divergence(self, x: Tensor, y: Tensor, h: Tensor) -> Tensor:
-        return self._residual(self._rows(y.expand(h.shape)), self._steps(h)).reshape(h.shape[:-1])
+        points = self._rows(y.expand(h.shape)), self._steps(h)
+        return self._sum(lambda term, v, h: term.divergence(v, h), *points).reshape(h.shape[:-1])
 
     def compute_gradient_difference(self, x: Tensor, y: Tensor, h: Tensor) -> Tensor:
-        return self._change(self._rows(y.expand(h.shape)), self._steps(h))[1].reshape(h.shape)
+        v, steps = self._rows(y.expand(h.shape)), self._steps(h)
+        change = total([term.at(v).change(steps)[1] for term in self._terms()])
+        return (change * self.output_scale * self.inverse_spread).reshape(h.shape)
 
-    def centred(self, points: Tensor, centre: Tensor) -> tuple[Tensor, Tensor]:
-        base, steps = self._rows(centre), self._steps(points - centre)
-        if torch.is_grad_enabled() or checks.transformed():
-            return self._change(base, steps)
-        values, gradients = zip(*(self._change(base, block) for block in steps.split(self._block_rows)), strict=True)
-        return torch.cat(values), torch.cat(gradients)
-
-    def centred_value(self, points: Tensor, centre: Tensor) -> Tensor:
-        return self._residual(self._rows(centre), self._steps(points - centre))
-
-    def _residual(self, v: Tensor, h: Tensor) -> Tensor:
-        return self._sum(lambda term, v, h: term.divergence(v, h), v, h)
-
-    def _change(self, v: Tensor, h: Tensor) -> tuple[Tensor, Tensor]:
-        """Return the divergence of v + h from v and the change of the gradient, in the coordinates of the points."""
-        values, gradients = zip(*(term.change(v, h) for term in self._terms()), strict=True)
-        return total(values) * self.output_scale, total(gradients) * self.output_scale * self.inverse_spread
+    def seen_from(self, centre: Tensor) -> SeenFrom:
+        return _SeenFrom(self, centre)
 
     def compute_hessian(self, x: Tensor) -> Tensor:
         hessian = self._sum(lambda term, v: term.hessian(v), self._rows(x))
@@ -207,3 +194,39 @@ class ICNN(Potential):
 
     def _search_start(self, g: Tensor) -> Tensor:
         return self.shift.expand_as(g).clone()
+
+
+class _SeenFrom(SeenFrom):
+    """The terms as seen from a centre: their weights and what they compute there, once for all points."""
+
+    potential: ICNN
+
+    def __init__(self, potential: ICNN, centre: Tensor) -> None:
+        super().__init__(potential, centre)
+        row = potential._rows(centre)
+        self.terms = [term.at(row) for term in potential._terms()]
+        self.output_scale, self.slope_scale = potential.output_scale, potential.output_scale * potential.inverse_spread
+
+    def _blocks(self, points: Tensor) -> Sequence[Tensor]:
+        steps = self.potential._steps(points - self.centre)
+        if torch.is_grad_enabled() or checks.transformed() or len(steps) <= self.potential._block_rows:
+            return (steps,)
+        return steps.split(self.potential._block_rows)
+
+    def value(self, points: Tensor) -> Tensor:
+        return (
+            _joined([total([term.divergence(h) for term in self.terms]) for h in self._blocks(points)])
+            * self.output_scale
+        )
+
+    def change(self, points: Tensor) -> tuple[Tensor, Tensor]:
+        values, gradients = [], []
+        for h in self._blocks(points):
+            value, gradient = zip(*(term.change(h) for term in self.terms), strict=True)
+            values.append(total(value))
+            gradients.append(total(gradient))
+        return _joined(values) * self.output_scale, _joined(gradients) * self.slope_scale
+
+
+def _joined(blocks: Sequence[Tensor]) -> Tensor:
+    return blocks[0] if len(blocks) == 1 else torch.cat(list(blocks))

@@ -33,7 +33,7 @@ def residual(network: Layers, y: Tensor, h: Tensor) -> Tensor:
     operations, and so does a single base point, which needs little computed at all.
     """
     if checks.transformed() or y.shape != h.shape:
-        return network.divergence(y, h)
+        return network.at(y).divergence(h)
     weights = network.tensors()
     if torch.is_grad_enabled() and any(tensor.requires_grad for tensor in (y, h, *weights)):
         result: Tensor = _Residual.apply(network.activation, y, h, *weights)  # type: ignore[no-untyped-call]
@@ -132,7 +132,7 @@ class _Residual(torch.autograd.Function):
         if torch.is_grad_enabled():
 
             def divergence(y: Tensor, h: Tensor, *weights: Tensor) -> Tensor:
-                return Layers.from_tensors(ctx.activation, weights).divergence(y, h)
+                return Layers.from_tensors(ctx.activation, weights).at(y).divergence(h)
 
             return None, *differentiable_gradients(divergence, (y, h, *weights), needed, grad)
         network, gain = Layers.from_tensors(ctx.activation, weights), ctx.activation.gain

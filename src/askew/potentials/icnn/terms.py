@@ -1,8 +1,8 @@
 """The convex terms that an ICNN is the sum of: a network, a quadratic, separable one-dimensional units.
 
 Each term is a convex function of a point v. Besides its value and gradient it gives the divergence of v + h from v and
-the change of its gradient, both from v and h without subtracting two values. Points are rows, ``(n, dim)``; in
-`divergence` and `change` v may be a single row that serves for all h.
+the change of its gradient, both from v and h without subtracting two values. Points are rows, ``(n, dim)``. `at` is for
+a single v that serves for all h, and computes what depends on it once.
 """
 
 from __future__ import annotations
@@ -11,14 +11,14 @@ import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable
 from itertools import pairwise
-from typing import Any
+from typing import Any, NamedTuple, Protocol
 
 import torch
 from torch import Tensor, nn
 
 from askew import checks
 from askew.potentials.icnn.activations import ACTIVATIONS, Activation, Squareplus, Workspace
-from askew.potentials.icnn.layers import Layer, Layers
+from askew.potentials.icnn.layers import Layer, Layers, LayersAt
 from askew.potentials.icnn.residual import differentiable_gradients, residual
 
 # Ways to make a raw parameter non-negative, and the raw value that gives a wanted weight.
@@ -29,6 +29,16 @@ NONNEGATIVE: dict[str, tuple[Callable[[Tensor], Tensor], Callable[[Tensor], Tens
     "square": (torch.square, torch.sqrt),
     "exp": (torch.exp, lambda weight: weight.clamp_min(1e-6).log()),
 }
+
+
+class TermAt(Protocol):
+    """A term as seen from v."""
+
+    def divergence(self, h: Tensor) -> Tensor:
+        """Return the divergence of v + h from v, ``(n,)``."""
+
+    def change(self, h: Tensor) -> tuple[Tensor, Tensor]:
+        """Return the divergence of v + h from v, and the gradient at v + h minus that at v."""
 
 
 class Term(nn.Module, ABC):
@@ -47,8 +57,8 @@ class Term(nn.Module, ABC):
         """Return the divergence of v + h from v, ``(n,)``."""
 
     @abstractmethod
-    def change(self, v: Tensor, h: Tensor) -> tuple[Tensor, Tensor]:
-        """Return the divergence of v + h from v, and the gradient at v + h minus that at v."""
+    def at(self, v: Tensor) -> TermAt:
+        """Return the term as seen from v, ``(n, dim)`` or one row for all steps."""
 
     @abstractmethod
     def hessian(self, v: Tensor) -> Tensor:
@@ -103,8 +113,8 @@ class Network(Term):
     def divergence(self, v: Tensor, h: Tensor) -> Tensor:
         return residual(self.layers(), v, h)
 
-    def change(self, v: Tensor, h: Tensor) -> tuple[Tensor, Tensor]:
-        return self.layers().change(v, h)
+    def at(self, v: Tensor) -> LayersAt:
+        return self.layers().at(v)
 
     def hessian(self, v: Tensor) -> Tensor:
         layers = self.layers()
@@ -128,11 +138,24 @@ class QuadraticTerm(Term):
     def divergence(self, v: Tensor, h: Tensor) -> Tensor:
         return self.value(h)
 
-    def change(self, v: Tensor, h: Tensor) -> tuple[Tensor, Tensor]:
-        return self.value(h), self.gradient(h)
+    def at(self, v: Tensor) -> _QuadraticAt:
+        return _QuadraticAt(self.matrix)
 
     def hessian(self, v: Tensor) -> Tensor:
         return (2 * self.matrix @ self.matrix.t()).expand(v.shape[0], -1, -1)
+
+
+class _QuadraticAt(NamedTuple):
+    """|A h|^2, which is the same from everywhere."""
+
+    matrix: Tensor
+
+    def divergence(self, h: Tensor) -> Tensor:
+        return (h @ self.matrix).square().sum(-1)
+
+    def change(self, h: Tensor) -> tuple[Tensor, Tensor]:
+        projected = h @ self.matrix
+        return projected.square().sum(-1), 2 * projected @ self.matrix.t()
 
 
 # The activation of separable units, whatever that of the network is.
@@ -177,19 +200,31 @@ class SeparableTerm(Term):
         result: Tensor = _SeparableResidual.apply(recorded, *tensors)  # type: ignore[no-untyped-call]
         return result
 
-    def change(self, v: Tensor, h: Tensor) -> tuple[Tensor, Tensor]:
-        sharpness, offset, weight = self.units()
-        # Points are columns, as in `_SeparableResidual`.
-        b = v.t()[:, None] * sharpness[..., None] + offset[..., None]
-        t = h.t()[:, None] * sharpness[..., None]
-        residuals, differences = G.residual_and_slope_difference(b, t)
-        gradient_difference = torch.bmm((weight * sharpness)[:, None], differences)[:, 0]
-        return weight.flatten() @ residuals.flatten(0, 1), gradient_difference.t()
+    def at(self, v: Tensor) -> _SeparableAt:
+        sharpness, offset, weight = (unit[..., None] for unit in self.units())
+        return _SeparableAt(v.t()[:, None] * sharpness + offset, sharpness, weight.flatten(), (weight * sharpness).mT)
 
     def hessian(self, v: Tensor) -> Tensor:
         sharpness, offset, weight = self.units()
         curvature = G.curvature(v[..., None] * sharpness + offset)
         return torch.diag_embed((curvature * (weight * sharpness.square())).sum(-1))
+
+
+class _SeparableAt(NamedTuple):
+    """Separable units at base points; points are columns, as in `_SeparableResidual`."""
+
+    preactivations: Tensor  # (dim, units, n)
+    sharpness: Tensor  # (dim, units, 1)
+    weight: Tensor  # (dim units,)
+    slope_weight: Tensor  # (dim, 1, units)
+
+    def divergence(self, h: Tensor) -> Tensor:
+        residuals = G.residual(self.preactivations, h.t()[:, None] * self.sharpness)
+        return self.weight @ residuals.flatten(0, 1)
+
+    def change(self, h: Tensor) -> tuple[Tensor, Tensor]:
+        residuals, differences = G.residual_and_slope_difference(self.preactivations, h.t()[:, None] * self.sharpness)
+        return self.weight @ residuals.flatten(0, 1), torch.bmm(self.slope_weight, differences)[:, 0].t()
 
 
 def _separable(v: Tensor, h: Tensor, sharpness: Tensor, offset: Tensor, weight: Tensor) -> Tensor:
