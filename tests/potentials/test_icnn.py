@@ -128,6 +128,20 @@ def test_difference_of_gradients(options: dict[str, object]) -> None:
         assert (phi.gradient_difference(x, x) == 0).all()
 
 
+@by_options
+@pytest.mark.parametrize("recorded", [False, True])
+def test_seen_from_a_centre_it_is_the_same_divergence(options: dict[str, object], recorded: bool) -> None:
+    phi, centre, points = network(options).potential, normals(1, DIM, seed=3), normals(3000, DIM, seed=4)
+    with torch.set_grad_enabled(recorded):
+        seen = phi.seen_from(centre)
+        values, differences = seen.change(points)
+        torch.testing.assert_close(values, phi.divergence(points, centre))
+        torch.testing.assert_close(differences, phi.gradient_difference(points, centre))
+        torch.testing.assert_close(seen.value(points), values)
+        assert seen.value(centre).tolist() == [0.0]  # exactly
+    assert values.requires_grad == recorded
+
+
 @pytest.mark.parametrize("activation", ["squareplus", "softplus"])
 def test_difference_of_gradients_of_near_points_keeps_its_digits(activation: str) -> None:
     phi = network({"widths": (6, 5), "activation": activation}, trained=True).potential

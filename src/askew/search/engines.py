@@ -80,7 +80,7 @@ class Kind:
 # some items far longer than the others, need more digits. FAISS decodes eight features at a time where their number
 # allows, else one, which is three times slower; product codes are of two features each.
 KINDS: dict[str, Kind] = {
-    "ivf": Kind(("IndexIVFScalarQuantizer",), 2, ("QT_8bit", "QT_fp16"), 8, 2),
+    "ivf": Kind(("IndexIVFScalarQuantizer",), 2, ("QT_8bit", "QT_fp16"), 8, 3),
     "hnsw": Kind(("IndexHNSWSQ", "IndexHNSWFlat"), 2, ("QT_fp16", "float"), 8, 4),
     "ivf-pq": Kind(("IndexIVFPQ",), 10, ("pairs", "features"), 2, 2),
 }

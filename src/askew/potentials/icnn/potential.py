@@ -207,11 +207,12 @@ class _SeenFrom(SeenFrom):
         self.terms = [term.at(row) for term in potential._terms()]
         self.output_scale, self.slope_scale = potential.output_scale, potential.output_scale * potential.inverse_spread
 
-    def _blocks(self, points: Tensor) -> Sequence[Tensor]:
+    def _blocks(self, points: Tensor) -> tuple[Tensor, ...]:
         steps = self.potential._steps(points - self.centre)
         if torch.is_grad_enabled() or checks.transformed() or len(steps) <= self.potential._block_rows:
             return (steps,)
-        return steps.split(self.potential._block_rows)
+        blocks: tuple[Tensor, ...] = steps.split(self.potential._block_rows)
+        return blocks
 
     def value(self, points: Tensor) -> Tensor:
         return (
