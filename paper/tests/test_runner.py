@@ -285,6 +285,16 @@ def test_time_is_estimated_from_medians() -> None:
     assert cell_seconds(sums, "quick", rows)(large) == 7.0
 
 
+def test_a_part_of_an_experiment_is_run_alone_and_the_rest_later(tmp_path: Path) -> None:
+    sums, run = make()
+    everything = {(cell.setting, cell.method) for cell in sums.checked_cells("quick")}
+    setting, method = sorted(everything)[0]
+    rows = reproduce([sums], tmp_path, settings=[setting], methods=[method])
+    assert {(row.cell.setting, row.cell.method) for row in rows} == {(setting, method)}
+    done = len(run.cells)
+    assert done == len(rows) < len(reproduce([sums], tmp_path)) == len(run.cells)
+
+
 def test_progress_is_shown_on_request(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     reproduce([make()[0]], tmp_path, progress=True)
     shown = capsys.readouterr().err
@@ -300,6 +310,8 @@ def test_progress_is_shown_on_request(tmp_path: Path, capsys: pytest.CaptureFixt
         ({"scale": "papr"}, "scale must be one of"),
         ({"seeds": 0}, "seeds must be a positive integer"),
         ({"jobs": 0}, "jobs must be a positive integer"),
+        ({"settings": ["smal"]}, "--setting must be one of .* Did you mean 'small'"),
+        ({"settings": ["small"], "methods": ["none"]}, "--method must be one of"),
     ],
 )
 def test_arguments_are_checked_before_anything_runs(tmp_path: Path, change: dict[str, Any], text: str) -> None:

@@ -69,6 +69,20 @@ def test_one_seed_is_in_doubt_and_few_seeds_do_not_compete() -> None:
     assert scorecard(rows, [experiment])[1]["Best other"].str.startswith("iqe").all()
 
 
+def test_the_best_of_ours_is_chosen_on_held_out_data_where_all_of_ours_have_it() -> None:
+    rows, experiment = make({"nbd": [1.0, 1.1, 1.2], "drift-root": [0.5, 0.6, 0.7], "iqe": [2.0, 2.1, 2.2]})
+    held_out = {"nbd": 0.3, "drift-root": 0.4}
+
+    def with_choice(row: Row) -> Row:
+        error = held_out.get(row.cell.method)
+        return row if error is None else dataclasses.replace(row, chosen={"validation": error})
+
+    assert scorecard(rows, [experiment])[1]["Best of ours"].str.startswith("drift-root").all()
+    assert scorecard(list(map(with_choice, rows)), [experiment])[1]["Best of ours"].str.startswith("nbd").all()
+    del held_out["nbd"]
+    assert scorecard(list(map(with_choice, rows)), [experiment])[1]["Best of ours"].str.startswith("drift-root").all()
+
+
 def test_without_rows_there_is_nothing_to_say() -> None:
     short, long = scorecard([], [make({}, missing=("nbd",))[1]])
     assert short.empty

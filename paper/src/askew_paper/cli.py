@@ -45,6 +45,8 @@ def _run(
         str, typer.Option(metavar="quick|medium|paper", help="Minutes, hours, or as in the paper.")
     ] = "quick",
     seeds: Annotated[int | None, typer.Option(help="Repetitions.", show_default="default of each")] = None,
+    setting: Annotated[list[str] | None, typer.Option(help="Only this setting; may be repeated.")] = None,
+    method: Annotated[list[str] | None, typer.Option(help="Only this method; may be repeated.")] = None,
     jobs: Annotated[int, typer.Option(help="Runs at the same time, which share the cores.")] = 1,
     output: Annotated[Path, typer.Option("-o", "--output", help="Folder of the results.")] = RESULTS,
 ) -> None:
@@ -57,7 +59,7 @@ def _run(
     check_scale(scale)
     able = [experiment for experiment in experiments if names or scale in experiment.seeds]
     try:
-        rows = reproduce(able, output, scale, seeds, jobs)
+        rows = reproduce(able, output, scale, seeds, jobs, settings=setting or (), methods=method or ())
     except KeyboardInterrupt:
         complain(f"stopped. What was finished is in {str(output)!r}; the same command goes on from there.")
         raise typer.Exit(INTERRUPTED) from None

@@ -72,6 +72,8 @@ def reproduce(
     seeds: int | None = None,
     jobs: int = 1,
     progress: bool | None = None,
+    settings: Sequence[str] = (),
+    methods: Sequence[str] = (),
 ) -> list[Row]:
     """Compute all cells of experiments that have no row yet, and return the rows of all of them.
 
@@ -92,6 +94,8 @@ def reproduce(
         measure times are computed one at a time, in this process.
     progress
         Whether to show a bar; None means on a terminal only.
+    settings, methods
+        Compute only the cells of these; all if none is given.
 
     Examples
     --------
@@ -115,6 +119,10 @@ def reproduce(
         names = [experiment.name for experiment in experiments]
         raise ValueError(checks.message("experiments", "of different names", names))
     cells = [cell for experiment in experiments for cell in experiment.checked_cells(scale, seeds)]
+    for what, names in (("setting", settings), ("method", methods)):
+        for name in names:
+            checks.check_name(name, dict.fromkeys(getattr(cell, what) for cell in cells), f"--{what}")
+        cells = [cell for cell in cells if not names or getattr(cell, what) in names]
     rows = _all_rows(known, place)
     missing = [cell for cell in cells if cell.key not in rows]
     if missing:
