@@ -6,7 +6,7 @@ import dataclasses
 from collections.abc import Iterator
 
 import pytest
-from askew_paper.experiment import MAE, PURITY, Cell, Experiment, Outcome, Score, grid
+from askew_paper.experiment import MAE, PURITY, Cell, Claim, Experiment, Outcome, Score, grid
 from askew_paper.published import Published
 from askew_paper.rows import Row
 from askew_paper.scorecard import anchors, scorecard
@@ -95,6 +95,22 @@ def test_each_setting_counts_at_its_largest_scale() -> None:
     longer = [dataclasses.replace(row, cell=dataclasses.replace(row.cell, scale="medium")) for row in rows]
     assert scorecard([*rows, longer[0]], [both])[0]["Scale"].tolist() == ["quick"]  # the others have no row there
     assert scorecard([*rows, *longer], [both])[0]["Scale"].tolist() == ["medium"]
+
+
+def test_a_larger_scale_counts_once_all_methods_of_the_claims_have_rows() -> None:
+    rows, quick = make({"nbd": [1.0], "iqe": [2.0], "mahalanobis": [3.0]})
+    claim = Claim("NBD is best", MAE.name, ("nbd",), ("iqe", "mahalanobis"))
+    times = {"seeds": {"quick": 3, "medium": 1}, "minutes": {"quick": 1.0, "medium": 9.0}}
+    both = dataclasses.replace(quick, claims=(claim,), **times)
+    longer = [
+        dataclasses.replace(row, cell=dataclasses.replace(row.cell, scale="medium"), scores={"mae": 9.0 - number})
+        for number, row in enumerate(rows)
+    ]
+    card = scorecard([*rows, *longer[:2]], [both])[0]
+    assert card[["Scale", "Claims confirmed"]].values.tolist() == [["quick", "1 of 1"]]
+    card = scorecard([*rows, *longer], [both])[0]
+    assert card[["Scale", "Claims confirmed"]].values.tolist() == [["medium", "0 of 1"]]
+    assert scorecard(longer[:2], [both])[0]["Scale"].tolist() == ["medium"]  # there is nothing else
 
 
 def test_published_figures_stand_next_to_ours() -> None:

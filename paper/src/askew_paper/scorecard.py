@@ -24,8 +24,8 @@ COLUMNS = ("Verdict", "NBD", "Best of ours", "Best other")
 LEGEND = (
     "▲ ahead, ● tie, ▼ behind: a difference counts if the 95 % intervals over the seeds do not overlap. A question "
     "mark: one seed, or methods not run yet. The best of ours is chosen on held-out training data where our rows have "
-    "that error, else by the test score; the best other one always has the best test score. Trivial predictions, "
-    "bounds, unconstrained networks and methods with less than half of the seeds do not compete."
+    "it, the best other one by the test score. Trivial predictions, bounds, unconstrained networks and methods with "
+    "less than half of the seeds do not compete."
 )
 # Scores that others have published numbers of, and where these are not among the experiment's own.
 ANCHORS = {
@@ -48,6 +48,7 @@ class Line:
     ours: Any
     other: Any
     whole: bool  # whether all competitors have rows
+    decided: bool  # whether all methods that the claims name have rows
 
     def verdict(self, own: Any) -> str:
         """Return ``"ahead"``, ``"tie"`` or ``"behind"``, with a question mark where that may change."""
@@ -69,6 +70,7 @@ class Line:
 def lines(comparison: Comparison, scores: Sequence[str] = ()) -> list[Line]:
     """Return a line for each setting and each score, by default those that the claims of an experiment are about."""
     experiment, table = comparison.experiment, comparison.table
+    named = {method for claim in experiment.claims for method in (*claim.ahead, *claim.behind)}
     deciding = set(scores) or {claim.score for claim in experiment.claims} or {experiment.scores[0].name}
     found = []
     for score in (score for score in experiment.scores if score.name in deciding):
@@ -76,6 +78,7 @@ def lines(comparison: Comparison, scores: Sequence[str] = ()) -> list[Line]:
             "setting", sort=False
         ):
             whole = bool((group["seeds"] > 0).all())
+            decided = bool((group["seeds"] > 0)[group["method"].isin(named)].all())
             group = group[(group["seeds"] > 0) & ~group["dead"]]
             # A method with few seeds has no fair chance to lose.
             group = group[group["seeds"] >= group["seeds"].max() / 2]
@@ -85,7 +88,7 @@ def lines(comparison: Comparison, scores: Sequence[str] = ()) -> list[Line]:
             nbd = [line for line in ours if line.method == "nbd"]
             if ours and others:
                 lead = (nbd or [None])[0], ours[0], others[0]
-                found.append(Line(experiment, comparison.scale, setting, score, *lead, whole))
+                found.append(Line(experiment, comparison.scale, setting, score, *lead, whole, decided))
     return found
 
 
@@ -119,18 +122,23 @@ def validation_score(row: Row) -> float:
 
 
 def at_largest_scale(experiment: Experiment, rows: Sequence[Row], scores: Sequence[str] = ()) -> list[Line]:
-    """Return a line for each setting and score, at the largest scale at which ours and others have rows."""
+    """Return a line for each setting and score, at the largest scale at which all methods of the claims have rows.
+
+    If there is none, at the largest at which ours and others have rows.
+    """
     found: dict[tuple[str, str], Line] = {}
     for scale in (scale for scale in reversed(SCALES) if scale in experiment.seeds):
         for line in lines(compare(experiment, rows, scale), scores):
-            found.setdefault((line.setting, line.score.name), line)
+            place = line.setting, line.score.name
+            if place not in found or (line.decided and not found[place].decided):
+                found[place] = line
     return list(found.values())
 
 
 def scorecard(rows: Sequence[Row], experiments: Iterable[Experiment]) -> tuple[pd.DataFrame, pd.DataFrame]:
     """Return the verdicts of each experiment, counted, and those of each setting that :func:`anchors` does not have.
 
-    Each setting counts at its largest scale.
+    Each setting counts at one scale; see :func:`at_largest_scale`.
     """
     short, long = [], []
     for experiment in experiments:
@@ -138,11 +146,14 @@ def scorecard(rows: Sequence[Row], experiments: Iterable[Experiment]) -> tuple[p
         if not some:
             continue
         scales = [scale for scale in SCALES if scale in {line.scale for line in some}]
-        claims: dict[tuple[str, str], str] = {}
-        for scale in reversed(scales):
-            for claim, setting, verdict, _ in judge(compare(experiment, rows, scale)).itertuples(index=False):
-                claims.setdefault((claim, setting), verdict)
-        confirmed = sum(verdict.startswith("confirmed") for verdict in claims.values())
+        claims = [
+            verdict
+            for scale in scales
+            for _, setting, verdict, _ in judge(compare(experiment, rows, scale)).itertuples(index=False)
+            # The option of a claim stands behind its setting, and one setting may begin as another does.
+            if scale == max((line for line in some if setting.startswith(line.setting)), key=_length).scale
+        ]
+        confirmed = sum(verdict.startswith("confirmed") for verdict in claims)
         short.append(
             {
                 "Task": experiment.name,
@@ -171,6 +182,10 @@ def anchors(rows: Sequence[Row], experiments: Iterable[Experiment]) -> pd.DataFr
             published = elsewhere if best is None else f"{number(best.mean, line.score.digits)} {best.label}"
             found.append(task | {"Published": published} | {column: own[column] for column in COLUMNS})
     return pd.DataFrame(found)
+
+
+def _length(line: Line) -> int:
+    return len(line.setting)
 
 
 def _described(line: Line) -> dict[str, str]:
