@@ -380,13 +380,14 @@ def encode(encoder: nn.Module | None, points: Tensor, progress: bool | None = Fa
 @contextmanager
 def evaluating(module: nn.Module) -> Iterator[None]:
     """Switch a module to evaluation mode, then each of its parts back to the mode that it was in."""
-    modes = [(part, part.training) for part in module.modules()]
-    module.eval()
+    trained = [part for part in module.modules() if part.training]
+    if trained:
+        module.eval()
     try:
         yield
     finally:
-        for part, training in modes:
-            part.training = training
+        for part in trained:
+            part.training = True
 
 
 def _embed(encoder: nn.Module, batch: Tensor, first: _First) -> Tensor:

@@ -119,10 +119,10 @@ def reproduce(
         names = [experiment.name for experiment in experiments]
         raise ValueError(checks.message("experiments", "of different names", names))
     cells = [cell for experiment in experiments for cell in experiment.checked_cells(scale, seeds)]
-    for what, names in (("setting", settings), ("method", methods)):
-        for name in names:
+    for what, wanted in (("setting", settings), ("method", methods)):
+        for name in wanted:
             checks.check_name(name, dict.fromkeys(getattr(cell, what) for cell in cells), f"--{what}")
-        cells = [cell for cell in cells if not names or getattr(cell, what) in names]
+        cells = [cell for cell in cells if not wanted or getattr(cell, what) in wanted]
     rows = _all_rows(known, place)
     missing = [cell for cell in cells if cell.key not in rows]
     if missing:
