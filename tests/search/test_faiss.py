@@ -519,3 +519,23 @@ def test_searches_go_on_while_an_index_is_rebuilt(change: str, monkeypatch: pyte
         change_made.result(timeout=300)
     kept = np.arange(3000) if change == "add" else np.arange(200, 400)
     assert_good(index, ITEMS[kept], kept)
+
+
+@pytest.mark.parametrize("kind", APPROXIMATE)
+def test_threads_that_share_the_queries_find_the_same(
+    kind: str, monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest
+) -> None:
+    import faiss
+
+    request.addfinalizer(functools.partial(torch.set_num_threads, torch.get_num_threads()))
+    monkeypatch.setattr(module, "BLOCK_QUERIES", 30)
+    index, queries = FaissIndex(made("drift"), kind=kind), data(200, 3)
+    index.add(ITEMS)
+    found = []
+    for threads in (1, 2):
+        torch.set_num_threads(threads)
+        before = faiss.omp_get_max_threads()
+        found.append((*index.search(queries, 5), *index.search(queries, 5, filter=np.arange(len(ITEMS)) % 2 == 0)))
+        assert faiss.omp_get_max_threads() == before  # the caller's own setting
+    for one, two in zip(*found, strict=True):
+        np.testing.assert_array_equal(one, two)

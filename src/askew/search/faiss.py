@@ -18,7 +18,7 @@ from numpy.typing import ArrayLike, NDArray
 from torch import Tensor
 
 from askew import checks, io
-from askew._parallel import release_memory
+from askew._parallel import over_blocks, release_memory
 from askew.search.base import RowNumbers
 from askew.search.certified import ScannedKeys, Sizes, largest_products, sizes_of
 from askew.search.columns import Mask
@@ -41,6 +41,9 @@ ALL_KINDS = ("flat", *KINDS)
 WIDE = 96
 # All items that pass a filter are scanned if they are a smaller fraction than this.
 SCANNED_FRACTION = 1 / 16
+# From this many queries on each thread has some of its own, and at most so many at a time.
+QUERIES_TO_SHARE = 64
+BLOCK_QUERIES = 4096
 # Queries that set the effort, and how many neighbours of each are to be found.
 TUNING_QUERIES = 256
 TUNING_NEIGHBOURS = 10
@@ -222,7 +225,25 @@ class FaissIndex(LocalIndex):
         # Few items are scanned: they are in few of the lists, and nodes lead to others.
         if not isinstance(state, _EngineKeys) or count < SCANNED_FRACTION * len(store):
             return super()._search(queries, k, allowed)
-        kind, asked = KINDS[state.kind], state.asked(queries)
+        threads = torch.get_num_threads()
+        if threads == 1 or len(queries) < QUERIES_TO_SHARE:
+            return self._visit(state, queries, k, count, allowed)
+
+        # Each thread takes its queries through all steps. Threads that FAISS starts spin for a while after its step, in
+        # the way of ours: a batch takes a fifth longer then.
+        def work(part: slice) -> tuple[Tensor, RowNumbers]:
+            import_faiss().omp_set_num_threads(1)  # of this thread alone
+            return self._visit(state, queries[part], k, count, allowed)
+
+        parts = over_blocks(len(queries), min(BLOCK_QUERIES, -(-len(queries) // threads)), work)
+        values, ids = zip(*parts, strict=True)
+        return torch.cat(values), np.concatenate(ids)
+
+    def _visit(
+        self, state: _EngineKeys, queries: Tensor, k: int, count: int, allowed: Mask | None
+    ) -> tuple[Tensor, RowNumbers]:
+        """Return the nearest of the items that the engine visits, of ``count`` that pass a filter."""
+        store, kind, asked = self._items, KINDS[state.kind], state.asked(queries)
         vectors = kind.padded(state.form.stretched(asked.vectors).numpy())
         width, mask = min(kind.candidates(k), count), store.live if allowed is None else allowed
         effort = state.effort * len(store) // count  # as many items that pass are visited as there are without a filter
