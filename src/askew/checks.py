@@ -171,12 +171,8 @@ def check_finite(x: Tensor, name: str, owner: str) -> None:
     rows = max(1, BLOCK_ENTRIES // max(1, x[:1].numel())) if x.ndim else 1
     start = 0
     for block in x.split(rows) if x.ndim and x.shape[0] > rows else (x,):
-        # One pass and no copy: a sum is finite only if all its terms are, though not the other way round.
-        if math.isfinite(block.detach().sum()):
-            start += rows
-            continue
-        bad = ~torch.isfinite(block)
-        if bool(bad.any()):
+        # First in one pass and without a copy: a sum is finite only if all its terms are, though it may overflow.
+        if not math.isfinite(block.detach().sum()) and bool((bad := ~torch.isfinite(block)).any()):
             hint = "Drop or impute such rows first."
             raise ValueError(message(f"{name} of {owner}", "finite", _first(block, bad, name, start), hint))
         start += rows

@@ -215,10 +215,8 @@ class _SeenFrom(SeenFrom):
         return blocks
 
     def value(self, points: Tensor) -> Tensor:
-        return (
-            _joined([total([term.divergence(h) for term in self.terms]) for h in self._blocks(points)])
-            * self.output_scale
-        )
+        values = [total([term.divergence(h) for term in self.terms]) for h in self._blocks(points)]
+        return _joined(values) * self.output_scale
 
     def change(self, points: Tensor) -> tuple[Tensor, Tensor]:
         values, gradients = [], []

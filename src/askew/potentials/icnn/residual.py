@@ -27,12 +27,12 @@ from askew.potentials.icnn.layers import Layers
 
 
 def residual(network: Layers, y: Tensor, h: Tensor) -> Tensor:
-    """Return D(y + h, y) row by row for `h` of shape (n, dim) and `y` of the same, or of a single row.
+    """Return D(y + h, y) row by row for `y` and `h` of shape (n, dim).
 
     Eager code goes through the hand-written backward pass. Compilers and function transforms get differentiable
-    operations, and so does a single base point, which needs little computed at all.
+    operations.
     """
-    if checks.transformed() or y.shape != h.shape:
+    if checks.transformed():
         return network.at(y).divergence(h)
     weights = network.tensors()
     if torch.is_grad_enabled() and any(tensor.requires_grad for tensor in (y, h, *weights)):

@@ -194,7 +194,7 @@ class SeparableTerm(Term):
     def divergence(self, v: Tensor, h: Tensor) -> Tensor:
         sharpness, offset, weight = self.units()
         tensors = (v, h, sharpness, offset, weight)
-        if checks.transformed() or v.shape != h.shape:
+        if checks.transformed():
             return _separable(*tensors)
         recorded = torch.is_grad_enabled() and any(tensor.requires_grad for tensor in tensors)
         result: Tensor = _SeparableResidual.apply(recorded, *tensors)  # type: ignore[no-untyped-call]
