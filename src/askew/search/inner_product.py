@@ -83,7 +83,8 @@ class InnerProductForm:
     @functools.cached_property
     def _affine(self) -> AffineForm:
         """Kept, because a network computes what depends on the centre once: half of the work for a single query."""
-        affine = self.ranking.divergence.affine(self.centre)
+        with torch.no_grad():
+            affine = self.ranking.divergence.affine(self.centre)
         if affine is None:  # of a wrapper that a user wrote
             got = type(self.ranking.divergence).__name__
             raise TypeError(checks.message("divergence of a Ranking", "one with an affine form", got))

@@ -148,10 +148,9 @@ class LayersAt(NamedTuple):
         g, base = self.network.activation, self.base
         divergence = h.new_zeros(())
         before: tuple[Tensor, Tensor, Tensor] | None = None  # residual, slope and step of the layer before
-        scaled = h * g.gain
         layers = zip(self.network.layers, base.preactivations, base.adjoints, self.slopes, strict=True)
         for (wz, wxb), b, adjoint, slope in layers:
-            t = scaled @ wxb[:-1]  # the pre-activation at y + h minus that at y
+            t = (h * g.gain) @ wxb[:-1]  # the pre-activation at y + h minus that at y
             if wz is not None and before is not None:
                 t = torch.addmm(t, torch.addcmul(*before), wz, alpha=g.gain)
             if slope_differences is None:

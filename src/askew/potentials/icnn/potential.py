@@ -9,7 +9,7 @@ from torch import Tensor, nn
 
 from askew import checks
 from askew.potentials.base import Potential, SeenFrom, total
-from askew.potentials.icnn.terms import Network, QuadraticTerm, SeparableTerm, Term
+from askew.potentials.icnn.terms import Network, QuadraticTerm, SeparableTerm, Term, TermAt
 
 # Without a gradient to record, rows are evaluated in blocks that stay in the cache: entries of the widest layer of a
 # block, and the bounds of its rows. Fewer rows make slow products, and more are not faster.
@@ -197,15 +197,20 @@ class ICNN(Potential):
 
 
 class _SeenFrom(SeenFrom):
-    """The terms as seen from a centre: their weights and what they compute there, once for all points."""
+    """The terms as seen from a centre: their weights and what they compute there, once for all points.
+
+    That is kept if it is made without recording gradients. Otherwise each call has a graph of its own.
+    """
 
     potential: ICNN
 
     def __init__(self, potential: ICNN, centre: Tensor) -> None:
         super().__init__(potential, centre)
-        row = potential._rows(centre)
-        self.terms = [term.at(row) for term in potential._terms()]
-        self.output_scale, self.slope_scale = potential.output_scale, potential.output_scale * potential.inverse_spread
+        self._kept = None if torch.is_grad_enabled() else self._at_centre()
+
+    def _at_centre(self) -> list[TermAt]:
+        row = self.potential._rows(self.centre)
+        return [term.at(row) for term in self.potential._terms()]
 
     def _blocks(self, points: Tensor) -> tuple[Tensor, ...]:
         steps = self.potential._steps(points - self.centre)
@@ -215,16 +220,18 @@ class _SeenFrom(SeenFrom):
         return blocks
 
     def value(self, points: Tensor) -> Tensor:
-        values = [total([term.divergence(h) for term in self.terms]) for h in self._blocks(points)]
-        return _joined(values) * self.output_scale
+        terms = self._kept or self._at_centre()
+        values = [total([term.divergence(h) for term in terms]) for h in self._blocks(points)]
+        return _joined(values) * self.potential.output_scale
 
     def change(self, points: Tensor) -> tuple[Tensor, Tensor]:
-        values, gradients = [], []
+        values, gradients, terms = [], [], self._kept or self._at_centre()
         for h in self._blocks(points):
-            value, gradient = zip(*(term.change(h) for term in self.terms), strict=True)
+            value, gradient = zip(*(term.change(h) for term in terms), strict=True)
             values.append(total(value))
             gradients.append(total(gradient))
-        return _joined(values) * self.output_scale, _joined(gradients) * self.slope_scale
+        scale, inverse_spread = self.potential.output_scale, self.potential.inverse_spread
+        return _joined(values) * scale, _joined(gradients) * scale * inverse_spread
 
 
 def _joined(blocks: Sequence[Tensor]) -> Tensor:

@@ -154,8 +154,7 @@ class _QuadraticAt(NamedTuple):
         return (h @ self.matrix).square().sum(-1)
 
     def change(self, h: Tensor) -> tuple[Tensor, Tensor]:
-        projected = h @ self.matrix
-        return projected.square().sum(-1), 2 * projected @ self.matrix.t()
+        return self.divergence(h), 2 * (h @ self.matrix) @ self.matrix.t()
 
 
 # The activation of separable units, whatever that of the network is.
@@ -201,8 +200,7 @@ class SeparableTerm(Term):
         return result
 
     def at(self, v: Tensor) -> _SeparableAt:
-        sharpness, offset, weight = (unit[..., None] for unit in self.units())
-        return _SeparableAt(v.t()[:, None] * sharpness + offset, sharpness, weight.flatten(), (weight * sharpness).mT)
+        return _SeparableAt(v, *self.units())
 
     def hessian(self, v: Tensor) -> Tensor:
         sharpness, offset, weight = self.units()
@@ -211,20 +209,23 @@ class SeparableTerm(Term):
 
 
 class _SeparableAt(NamedTuple):
-    """Separable units at base points; points are columns, as in `_SeparableResidual`."""
+    """Separable units at base points, with the parameters that `SeparableTerm.units` returns."""
 
-    preactivations: Tensor  # (dim, units, n)
-    sharpness: Tensor  # (dim, units, 1)
-    weight: Tensor  # (dim units,)
-    slope_weight: Tensor  # (dim, 1, units)
+    v: Tensor
+    sharpness: Tensor
+    offset: Tensor
+    weight: Tensor
 
     def divergence(self, h: Tensor) -> Tensor:
-        residuals = G.residual(self.preactivations, h.t()[:, None] * self.sharpness)
-        return self.weight @ residuals.flatten(0, 1)
+        return _separable(self.v, h, self.sharpness, self.offset, self.weight)
 
     def change(self, h: Tensor) -> tuple[Tensor, Tensor]:
-        residuals, differences = G.residual_and_slope_difference(self.preactivations, h.t()[:, None] * self.sharpness)
-        return self.weight @ residuals.flatten(0, 1), torch.bmm(self.slope_weight, differences)[:, 0].t()
+        # Points are columns, as in `_SeparableResidual`.
+        b = self.v.t()[:, None] * self.sharpness[..., None] + self.offset[..., None]
+        t = h.t()[:, None] * self.sharpness[..., None]
+        residuals, differences = G.residual_and_slope_difference(b, t)
+        gradient_difference = torch.bmm((self.weight * self.sharpness)[:, None], differences)[:, 0]
+        return self.weight.flatten() @ residuals.flatten(0, 1), gradient_difference.t()
 
 
 def _separable(v: Tensor, h: Tensor, sharpness: Tensor, offset: Tensor, weight: Tensor) -> Tensor:
