@@ -67,6 +67,9 @@ def test_one_seed_is_in_doubt_and_few_seeds_do_not_compete() -> None:
     assert (short["NBD"].tolist(), long["Verdict"].tolist()) == (["▲ 1 ahead?"], ["▲ ahead?"])
     rows, experiment = make({"nbd": [1.0, 1.1, 1.2], "iqe": [2.0, 2.1, 2.2], "mahalanobis": [0.1]})
     assert scorecard(rows, [experiment])[1]["Best other"].str.startswith("iqe").all()
+    # A trivial prediction takes no time, and its seeds ask nothing of the others.
+    rows, experiment = make({"nbd": [1.0], "iqe": [2.0], "mean": [9.0, 9.0, 9.0]})
+    assert scorecard(rows, [experiment])[1]["Verdict"].tolist() == ["▲ ahead?"]
 
 
 def test_the_best_of_ours_is_chosen_on_held_out_data_where_all_of_ours_have_it() -> None:

@@ -79,12 +79,12 @@ def lines(comparison: Comparison, scores: Sequence[str] = ()) -> list[Line]:
         ):
             whole = bool((group["seeds"] > 0).all())
             decided = bool((group["seeds"] > 0)[group["method"].isin(named)].all())
-            group = group[(group["seeds"] > 0) & ~group["dead"]]
+            group = group[(group["seeds"] > 0) & ~group["dead"] & ~group["method"].str.startswith(REFERENCES)]
             # A method with few seeds has no fair chance to lose.
             group = group[group["seeds"] >= group["seeds"].max() / 2]
             ranked = sorted(group.itertuples(), key=lambda line: line.mean, reverse=not score.lower_is_better)
             ours = _by_validation([line for line in ranked if line.method.startswith(OURS)], comparison)
-            others = [line for line in ranked if not line.method.startswith((*OURS, *REFERENCES))]
+            others = [line for line in ranked if not line.method.startswith(OURS)]
             nbd = [line for line in ours if line.method == "nbd"]
             if ours and others:
                 lead = (nbd or [None])[0], ours[0], others[0]
