@@ -5,7 +5,9 @@
 
 Data are clusters of different shapes, the divergence is learned from labelled points of them. Cases that are compared
 run in turn within one process, one round after another, and each time is the median over the rounds: on a machine that
-others use as well, only ratios within a table mean something. Build and memory are measured in a process each.
+others use as well, only ratios within a table mean something. Build and memory are measured in a process each. FAISS
+computes one product after another until queries times features are 128,000, and products of matrices from then on; its
+exact search runs in both ways, and the faster one counts.
 """
 
 from __future__ import annotations
@@ -110,7 +112,18 @@ def searches(
             indexes[f"FaissIndex {kind}"] = FaissIndex(model, direction, kind)
             indexes[f"FaissIndex {kind}"].add(items)
     truth = exact.search(queries, K)[1]
-    cases: dict[str, Callable[[], Any]] = {"IndexFlatIP alone": lambda: plain.search(vectors, K)}
+
+    def in_products() -> Any:
+        before, faiss.cvar.distance_compute_blas_threshold = faiss.cvar.distance_compute_blas_threshold, 1
+        try:
+            return plain.search(vectors, K)
+        finally:
+            faiss.cvar.distance_compute_blas_threshold = before
+
+    cases: dict[str, Callable[[], Any]] = {
+        "IndexFlatIP by default": lambda: plain.search(vectors, K),
+        "IndexFlatIP in products of matrices": in_products,
+    }
     for name, index in indexes.items():
         if getattr(index, "kind", "flat") == "flat":
             cases[name] = lambda index=index: index.search(queries, K)
@@ -124,9 +137,9 @@ def searches(
 
             cases[f"{name}, effort {effort}{', tuned' if effort == tuned else ''}"] = at_effort
     times = in_turn(cases, options.rounds)
-    floor = times["IndexFlatIP alone"]
+    floor = min(seconds for name, seconds in times.items() if name.startswith("IndexFlatIP"))
     print(f"\n{direction}, {len(items)} x {items.shape[1]}, {len(queries)} queries at once, k = {K}")
-    print("| | ms | speed relative to IndexFlatIP | to ExactIndex | recall@10 |")
+    print("| | ms | speed relative to the faster IndexFlatIP | to ExactIndex | recall@10 |")
     print("|---|---|---|---|---|")
     for name, seconds in times.items():
         found = cases[name]()[1]

@@ -29,6 +29,7 @@ from askew.divergences import (
 )
 from askew.potentials import NegativeEntropy
 from askew.search import ExactIndex, InnerProductForm, KeysAndQueries, keys_and_queries
+from askew.search.certified import VALUE_UNITS
 from askew.search.inner_product import DIRECTIONS, FORMS
 
 # What has no form as an inner product.
@@ -314,5 +315,5 @@ def test_an_example_for_another_engine() -> None:
     index = ExactIndex(divergence, "query-second")
     index.add(items)
     wanted, ids = index.search(queries, 5)
-    np.testing.assert_allclose(values[:, :5].numpy(), wanted, rtol=1e-5)
+    np.testing.assert_allclose(values[:, :5].numpy(), wanted, rtol=VALUE_UNITS * np.finfo(np.float32).eps)
     np.testing.assert_array_equal(hits.gather(1, order)[:, :5].numpy(), ids)

@@ -37,8 +37,6 @@ from askew.search.local import LocalIndex
 from askew.search.store import empty_rows
 
 ALL_KINDS = ("flat", *KINDS)
-# From this many features on FAISS scans all keys faster than torch in blocks; measured at 33 and 129.
-WIDE = 96
 # All items that pass a filter are scanned if they are a smaller fraction than this.
 SCANNED_FRACTION = 1 / 16
 # From this many queries on each thread has some of its own, and at most so many at a time.
@@ -257,14 +255,6 @@ class FaissIndex(LocalIndex):
         if len(short):  # the lists that were visited held fewer than k items
             values[short], ids[short] = self._exact(queries[torch.from_numpy(short)], k, allowed)
         return values, ids
-
-    def _scan(self, vectors: Tensor, keys: Tensor, k: int, allowed: Mask | None) -> tuple[Tensor, Tensor]:
-        if keys.shape[1] < WIDE or allowed is not None:
-            return super()._scan(vectors, keys, k, allowed)
-        faiss = import_faiss()
-        found = faiss.knn(vectors.contiguous().numpy(), keys.numpy(), k, faiss.METRIC_INNER_PRODUCT)
-        scores, numbers = map(torch.from_numpy, found)
-        return scores.masked_fill(numbers < 0, torch.nan), numbers  # FAISS skips products that are NaN
 
     def _exact(self, queries: Tensor, k: int, allowed: Mask | None = None) -> tuple[Tensor, RowNumbers]:
         return super()._search(queries, k, allowed)

@@ -337,16 +337,13 @@ class LocalIndex(Index):
                 k,
                 keys.sizes,
                 count,
-                scan=lambda vectors, width: self._scan(vectors, keys.keys, width, mask),
+                scan=lambda vectors, width: largest_products(vectors, keys.keys, width, mask),
                 rank=lambda asked, rows: self._rank(asked, rows, k),
                 by_pairs=lambda asked, width: by_pairs(asked.points, width),
                 least=-math.inf if self.divergence.signed else 0.0,
                 owner=type(self).__name__,
             )
         return values, store.ids[rows]
-
-    def _scan(self, vectors: Tensor, keys: Tensor, k: int, allowed: Mask | None) -> tuple[Tensor, Tensor]:
-        return largest_products(vectors, keys, k, allowed)
 
     def _rank(self, asked: Asked, rows: RowNumbers, k: int) -> tuple[Tensor, RowNumbers]:
         """Return the order values and the rows of the k nearest of candidates."""
