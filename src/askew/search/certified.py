@@ -51,7 +51,7 @@ BLOCK_NUMBERS = 1 << 18
 QUERY_ROWS = 512
 KEY_ROWS = 2048
 # Columns that are skipped together if their maximum is too small.
-GROUP = 128
+GROUP = 64
 
 RowNumbers = NDArray[np.int64]
 
