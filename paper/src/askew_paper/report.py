@@ -164,13 +164,21 @@ def option_notes(comparison: Comparison) -> list[str]:
     variants: dict[str, dict[str, set[str]]] = {}
     for (setting, method), options in known.items():
         variants.setdefault(method, {}).setdefault(listed(options - common), set()).add(setting)
-    methods: dict[str, list[str]] = {}
+    methods: dict[str, dict[str, list[str]]] = {}
     for method, places in variants.items():
         for options_text, where in places.items():
             # A method with different options in different settings says where.
             place = "" if where == settings or len(places) == 1 else f" ({', '.join(sorted(where))})"
-            methods.setdefault(options_text, []).append(method + place)
-    return [*notes, *(f"Settings of {'; '.join(names)}: {text}." for text, names in methods.items() if text)]
+            methods.setdefault(options_text, {}).setdefault(place, []).append(method)
+
+    def shown(names: list[str]) -> str:
+        rest = [method for method in variants if method not in names]
+        return f"all but {', '.join(rest)}" if 0 < len(rest) < len(names) else ", ".join(names)
+
+    for text, groups in methods.items():
+        if text:
+            notes.append(f"Settings of {'; '.join(shown(names) + place for place, names in groups.items())}: {text}.")
+    return notes
 
 
 # ---------------------------------------------------------------------- sections
