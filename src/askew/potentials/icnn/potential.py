@@ -199,18 +199,21 @@ class ICNN(Potential):
 class _SeenFrom(SeenFrom):
     """The terms as seen from a centre: their weights and what they compute there, once for all points.
 
-    That is kept if it is made without recording gradients. Otherwise each call has a graph of its own.
+    That is kept while no gradients are recorded. Otherwise each call has a graph of its own.
     """
 
     potential: ICNN
+    _kept: list[TermAt] | None = None
 
-    def __init__(self, potential: ICNN, centre: Tensor) -> None:
-        super().__init__(potential, centre)
-        self._kept = None if torch.is_grad_enabled() else self._at_centre()
-
-    def _at_centre(self) -> list[TermAt]:
+    def _terms(self) -> list[TermAt]:
+        recorded = torch.is_grad_enabled() or checks.transformed()
+        if self._kept is not None and not recorded:
+            return self._kept
         row = self.potential._rows(self.centre)
-        return [term.at(row) for term in self.potential._terms()]
+        terms = [term.at(row) for term in self.potential._terms()]
+        if not recorded:
+            self._kept = terms
+        return terms
 
     def _blocks(self, points: Tensor) -> tuple[Tensor, ...]:
         steps = self.potential._steps(points - self.centre)
@@ -220,12 +223,12 @@ class _SeenFrom(SeenFrom):
         return blocks
 
     def value(self, points: Tensor) -> Tensor:
-        terms = self._kept or self._at_centre()
+        terms = self._terms()
         values = [total([term.divergence(h) for term in terms]) for h in self._blocks(points)]
         return _joined(values) * self.potential.output_scale
 
     def change(self, points: Tensor) -> tuple[Tensor, Tensor]:
-        values, gradients, terms = [], [], self._kept or self._at_centre()
+        values, gradients, terms = [], [], self._terms()
         for h in self._blocks(points):
             value, gradient = zip(*(term.change(h) for term in terms), strict=True)
             values.append(total(value))
