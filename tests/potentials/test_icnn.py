@@ -142,6 +142,22 @@ def test_seen_from_a_centre_it_is_the_same_divergence(options: dict[str, object]
     assert values.requires_grad == recorded
 
 
+def test_what_is_kept_at_a_centre_has_no_part_in_gradients() -> None:
+    torch.manual_seed(0)
+    phi, x, centre = ICNN(DIM, widths=(8,)), torch.randn(5, DIM), torch.randn(1, DIM)
+    seen = phi.seen_from(centre)
+    with torch.no_grad():
+        seen.value(x)
+    weights = list(phi.parameters())
+    found = torch.autograd.grad(seen.value(x).sum(), weights, allow_unused=True)
+    wanted = torch.autograd.grad(phi.divergence(x, centre).sum(), weights, allow_unused=True)
+    assert any(grad is not None and bool(grad.any()) for grad in found)
+    for one, two in zip(found, wanted, strict=True):
+        assert (one is None) == (two is None)
+        if one is not None and two is not None:
+            torch.testing.assert_close(one, two, rtol=1e-4, atol=1e-6)
+
+
 @pytest.mark.parametrize("activation", ["squareplus", "softplus"])
 def test_difference_of_gradients_of_near_points_keeps_its_digits(activation: str) -> None:
     phi = network({"widths": (6, 5), "activation": activation}, trained=True).potential

@@ -33,7 +33,7 @@ CODES = 256
 WITHOUT_TABLE = -1
 SMALL_TABLE = 1 << 26
 # From this many queries on, their nearest lists come from products of matrices, of so many distances at a time. FAISS
-# itself computes one distance after another until queries times features are 128,000, which takes ten times as long.
+# itself computes one distance after another until queries times features are 128,000, which is several times slower.
 QUERIES_TO_MULTIPLY = 16
 DISTANCES = 1 << 20
 # Links of a node of the graph, and how many nodes are visited while it is built.
@@ -226,21 +226,15 @@ def search_engine(
 
 def _nearest_lists(engine: Any, vectors: Vectors, count: int) -> tuple[Vectors, NDArray[np.int64]]:
     """Return the squared distances of the nearest centroids of an inverted file, and their numbers."""
-    points = torch.from_numpy(_centroids(engine))
+    faiss = import_faiss()
+    coarse = faiss.downcast_index(engine.quantizer)
+    points = torch.from_numpy(faiss.rev_swig_ptr(coarse.get_xb(), coarse.ntotal * coarse.d)).view(-1, coarse.d)
     squares, found = points.square().sum(1), []
     for block in torch.from_numpy(vectors).split(max(1, DISTANCES // len(points))):
         nearest, numbers = torch.addmm(squares, block, points.t(), alpha=-2).topk(count, 1, largest=False)
         found.append((nearest + block.square().sum(1, keepdim=True), numbers))
     distances, lists = map(torch.cat, zip(*found, strict=True))
     return distances.numpy(), lists.numpy()
-
-
-def _centroids(engine: Any) -> Vectors:
-    """Return the centroids of the lists, ``(lists, size)``, as they are in the memory of FAISS."""
-    faiss = import_faiss()
-    coarse = faiss.downcast_index(engine.quantizer)
-    centroids: Vectors = faiss.rev_swig_ptr(coarse.get_xb(), coarse.ntotal * coarse.d).reshape(coarse.ntotal, coarse.d)
-    return centroids
 
 
 def read_engine(path: Path, kind: str, size: int, count: int) -> Any:
