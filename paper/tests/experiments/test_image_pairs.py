@@ -136,11 +136,14 @@ def test_values_do_not_depend_on_what_else_is_asked() -> None:
 # ---------------------------------------------------------------------- training
 
 
-def learn(name: str = "nbd", *, test: PairSet | None = None, seed: int = 0, **changed: Any) -> Outcome:
+def learn(
+    name: str = "nbd", *, test: PairSet | None = None, seed: int = 0, curve: bool = True, **changed: Any
+) -> Outcome:
     encoder, divergence = parts(name)
     pairs = some_pairs(12, 200)
     plan = Plan(**{"epochs": 8, "batch": 50, "rates": (3e-3,), "schedule": "linear", **changed})
-    return learn_pairs(encoder, divergence, some_images(12), pairs, pairs if test is None else test, plan, seed)
+    test = pairs if test is None else test
+    return learn_pairs(encoder, divergence, some_images(12), pairs, test, plan, seed, curve=curve)
 
 
 def curve_of(found: Outcome) -> tuple[float, ...]:
@@ -160,6 +163,12 @@ def test_what_is_tested_changes_nothing() -> None:
     found = learn(test=some_pairs(12, 30, seed=5))
     assert curve_of(found) != curve_of(learn())
     assert found.chosen == learn().chosen  # with the training loss
+
+
+def test_without_a_curve_the_score_is_the_same() -> None:
+    found = learn(curve=False)
+    assert not found.curves
+    assert (found.scores, found.chosen) == (learn().scores, learn().chosen)
 
 
 def test_bytes_are_images_between_0_and_1() -> None:

@@ -16,13 +16,14 @@ from askew import checks
 from askew.divergences import Divergence, Embedded
 from askew.training.runtime import best_device
 from askew_paper.experiment import Cell, Outcome, Value
+from askew_paper.experiments.images import IMAGES
 from askew_paper.experiments.training import Plan, dead, learn
 from askew_paper.heads import make_head
 
 # A table of all images, or a function that returns the images of some codes.
 ImageSource = Tensor | Callable[[Tensor], Tensor]
-# Pairs of one forward pass of the divergence in evaluation, and images of one of the encoder.
-EVALUATION_PAIRS, EVALUATION_IMAGES = 4096, 512
+# Pairs of one forward pass of the divergence in evaluation.
+EVALUATION_PAIRS = 4096
 # Pairs that set the scales of the divergence before training.
 CALIBRATION_PAIRS = 1024
 # Outputs of the encoder of a cell.
@@ -127,6 +128,7 @@ def learn_pairs(
     *,
     calibrate: bool = True,
     autocast: bool = False,
+    curve: bool = True,
 ) -> Outcome:
     """Train encoder f and divergence D together, by Adam on the squared error of D(f(x), f(y)).
 
@@ -141,8 +143,8 @@ def learn_pairs(
     Encoder and divergence are trained in place, where the encoder's parameters are. ``images`` are all images, ``(n,
     channels, height, width)``, uint8 (divided by 255 when used) or float; or a function from codes to floating images.
     ``train`` are pairs, shuffled in each epoch, or a function from the number of the epoch to its pairs. The error of
-    the ``test`` pairs is measured after each epoch. With ``calibrate``, divergences get their scales from the first
-    pairs; with ``autocast`` the encoder is trained in bfloat16.
+    the ``test`` pairs is measured after each epoch or, without a ``curve``, at the end. With ``calibrate``, divergences get
+    their scales from the first pairs; with ``autocast`` the encoder is trained in bfloat16.
 
     Examples
     --------
@@ -186,11 +188,11 @@ def learn_pairs(
         return {"test MSE": squared_error(values, test)}
 
     settings = plan.settings() | {"calibrate": False, "device": place, "seed": seed, "autocast": autocast}
-    learned = learn(model, batches, pair_loss(images), measure, **settings)
+    learned = learn(model, batches, pair_loss(images), measure if curve else None, **settings)
     model.eval()
-    # Measured here only if the first epoch diverged.
-    curve = learned.errors.get("test MSE") or tuple(measure().values())
-    return Outcome({"mse": curve[-1]}, learned.errors, {"stopped": learned.stopped, "loss": learned.loss} | ended)
+    # Measured here if it was not yet, as when the first epoch diverged.
+    errors = learned.errors.get("test MSE") or tuple(measure().values())
+    return Outcome({"mse": errors[-1]}, learned.errors, {"stopped": learned.stopped, "loss": learned.loss} | ended)
 
 
 def _images(source: ImageSource, codes: Tensor) -> Tensor:
@@ -206,7 +208,7 @@ def encoded(encoder: nn.Module, images: ImageSource, pairs: PairSet) -> tuple[Te
     """Return the embeddings of the first and of the second image of each pair; each distinct image is encoded once."""
     encoder.eval()
     codes, first, second = pairs.distinct()
-    points = torch.cat([encoder(_images(images, block)) for block in codes.split(EVALUATION_IMAGES)])
+    points = torch.cat([encoder(_images(images, block)) for block in codes.split(IMAGES)])
     return points[first], points[second]
 
 
@@ -287,8 +289,9 @@ def choose_rate(
     """
 
     def trial_error(trial: Plan) -> float:
-        outcome = learn_pairs(*build(), images, train, held_out, trial, seed, autocast=autocast)
-        return outcome.scores["mse"] if outcome.chosen["stopped"] == "finished" else math.inf
+        outcome = learn_pairs(*build(), images, train, held_out, trial, seed, autocast=autocast, curve=False)
+        error = outcome.scores["mse"]
+        return error if outcome.chosen["stopped"] == "finished" and math.isfinite(error) else math.inf
 
     best, errors = plan.with_best_rate(trial_error)
     # A rate at which the training diverged has no error.
