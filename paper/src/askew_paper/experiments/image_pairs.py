@@ -143,8 +143,8 @@ def learn_pairs(
     Encoder and divergence are trained in place, where the encoder's parameters are. ``images`` are all images, ``(n,
     channels, height, width)``, uint8 (divided by 255 when used) or float; or a function from codes to floating images.
     ``train`` are pairs, shuffled in each epoch, or a function from the number of the epoch to its pairs. The error of
-    the ``test`` pairs is measured after each epoch or, without a ``curve``, at the end. With ``calibrate``, divergences get
-    their scales from the first pairs; with ``autocast`` the encoder is trained in bfloat16.
+    the ``test`` pairs is measured after each epoch or, without a ``curve``, at the end. With ``calibrate``, divergences
+    get their scales from the first pairs; with ``autocast`` the encoder is trained in bfloat16.
 
     Examples
     --------
