@@ -108,9 +108,9 @@ def test_each_distinct_image_is_encoded_once() -> None:
     test = some_pairs(7, 300, seed=1)
     plan = Plan(epochs=2, batch=50, rates=(1e-3,), schedule="constant")
     learn_pairs(counting, divergence, some_images(20), some_pairs(20, 100), test, plan, seed=0, calibrate=False)
-    # Two steps and one look at the 7 images of the test pairs in each of two epochs.
-    assert len(counting.seen) == 6
-    assert counting.seen[2] == counting.seen[5] == 7
+    # Two steps and one look at the 7 images of the test pairs in each of two epochs, and one at the end.
+    assert len(counting.seen) == 7
+    assert counting.seen[2] == counting.seen[5] == counting.seen[6] == 7
     assert max(counting.seen) <= 20
 
 
@@ -137,7 +137,7 @@ def test_values_do_not_depend_on_what_else_is_asked() -> None:
 
 
 def learn(
-    name: str = "nbd", *, test: PairSet | None = None, seed: int = 0, curve: bool = True, **changed: Any
+    name: str = "nbd", *, test: PairSet | None = None, seed: int = 0, curve: int | None = None, **changed: Any
 ) -> Outcome:
     encoder, divergence = parts(name)
     pairs = some_pairs(12, 200)
@@ -165,9 +165,11 @@ def test_what_is_tested_changes_nothing() -> None:
     assert found.chosen == learn().chosen  # with the training loss
 
 
-def test_without_a_curve_the_score_is_the_same() -> None:
-    found = learn(curve=False)
-    assert not found.curves
+@pytest.mark.parametrize("curve", [0, 50])
+def test_a_curve_of_fewer_pairs_changes_no_score(curve: int) -> None:
+    found = learn(curve=curve)
+    assert ("test MSE" in found.curves) == (curve > 0)
+    assert found.curves != learn().curves
     assert (found.scores, found.chosen) == (learn().scores, learn().chosen)
 
 

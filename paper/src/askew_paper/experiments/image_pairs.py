@@ -128,7 +128,7 @@ def learn_pairs(
     *,
     calibrate: bool = True,
     autocast: bool = False,
-    curve: bool = True,
+    curve: int | None = None,
 ) -> Outcome:
     """Train encoder f and divergence D together, by Adam on the squared error of D(f(x), f(y)).
 
@@ -143,8 +143,9 @@ def learn_pairs(
     Encoder and divergence are trained in place, where the encoder's parameters are. ``images`` are all images, ``(n,
     channels, height, width)``, uint8 (divided by 255 when used) or float; or a function from codes to floating images.
     ``train`` are pairs, shuffled in each epoch, or a function from the number of the epoch to its pairs. The error of
-    the ``test`` pairs is measured after each epoch or, without a ``curve``, at the end. With ``calibrate``, divergences
-    get their scales from the first pairs; with ``autocast`` the encoder is trained in bfloat16.
+    the ``test`` pairs is measured at the end, and that of the first ``curve`` ones, by default all, after each epoch.
+    With ``calibrate``, divergences get their scales from the first pairs; with ``autocast`` the encoder is trained in
+    bfloat16.
 
     Examples
     --------
@@ -179,20 +180,16 @@ def learn_pairs(
         pairs = batches.pairs.part(slice(CALIBRATION_PAIRS))
         divergence.calibrate(*encoded(encoder, images, pairs), pairs.targets)
 
-    ended: dict[str, bool] = {}
+    watched = test.part(slice(curve))
 
     def measure() -> dict[str, float]:
-        nonlocal ended
-        values = pair_values(encoder, divergence, images, test)
-        ended = dead(values)
-        return {"test MSE": squared_error(values, test)}
+        return {"test MSE": squared_error(pair_values(encoder, divergence, images, watched), watched)}
 
     settings = plan.settings() | {"calibrate": False, "device": place, "seed": seed, "autocast": autocast}
-    learned = learn(model, batches, pair_loss(images), measure if curve else None, **settings)
-    model.eval()
-    # Measured here if it was not yet, as when the first epoch diverged.
-    errors = learned.errors.get("test MSE") or tuple(measure().values())
-    return Outcome({"mse": errors[-1]}, learned.errors, {"stopped": learned.stopped, "loss": learned.loss} | ended)
+    learned = learn(model, batches, pair_loss(images), measure if len(watched) else None, **settings)
+    values = pair_values(encoder, divergence, images, test)
+    chosen = {"stopped": learned.stopped, "loss": learned.loss} | dead(values)
+    return Outcome({"mse": squared_error(values, test)}, learned.errors, chosen)
 
 
 def _images(source: ImageSource, codes: Tensor) -> Tensor:
@@ -289,7 +286,7 @@ def choose_rate(
     """
 
     def trial_error(trial: Plan) -> float:
-        outcome = learn_pairs(*build(), images, train, held_out, trial, seed, autocast=autocast, curve=False)
+        outcome = learn_pairs(*build(), images, train, held_out, trial, seed, autocast=autocast, curve=0)
         error = outcome.scores["mse"]
         return error if outcome.chosen["stopped"] == "finished" and math.isfinite(error) else math.inf
 
@@ -312,9 +309,9 @@ def learn_cell(
 
     The cell has the options of a plan, ``held_out``, the number of images that the rate is chosen on, and
     ``even_start``, whether to call :func:`start_evenly`. It may have ``standardised``, whether the divergence sees
-    standardised embeddings, and ``bfloat16``, for the training of the encoder. The encoder has ``EMBEDDING`` outputs,
-    and ``known`` images are for training. ``train_pairs`` and ``test_pairs`` return pairs of an epoch, and pairs for
-    measuring, from rows of images and a seed. The error of the pairs in ``more`` is a score of that name.
+    standardised embeddings, ``bfloat16``, for the training of the encoder, and ``curve``. The encoder has ``EMBEDDING``
+    outputs, and ``known`` images are for training. ``train_pairs`` and ``test_pairs`` return pairs of an epoch, and
+    pairs for measuring, from rows of images and a seed. The error of the pairs in ``more`` is a score of that name.
     """
     device, rows, held, options = best_device(), torch.arange(known), cell["held_out"], dict[str, Any](cell.options)
     autocast = options.get("bfloat16", False)
@@ -338,7 +335,8 @@ def learn_cell(
     # A rate that was good in a short trial may end with D = 0 everywhere; then the next best one has its turn.
     for rate in sorted(map(float, errors), key=lambda rate: errors[str(rate)]) or plan.rates:
         model, plan = build(), replace(plan, rates=(rate,))
-        outcome = learn_pairs(*model, images, pairs_of, test, plan, cell.seed, autocast=autocast)
+        settings = {"autocast": autocast, "curve": options.get("curve")}
+        outcome = learn_pairs(*model, images, pairs_of, test, plan, cell.seed, **settings)
         if "dead" not in outcome.chosen:
             break
     chosen = {**outcome.chosen, "learning_rate": rate, "validation": errors}
