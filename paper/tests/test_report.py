@@ -168,7 +168,7 @@ def test_without_one_side_there_is_no_mark() -> None:
 
 
 def test_figures_of_other_data_are_shown_and_not_judged() -> None:
-    experiment = dataclasses.replace(SUMS, incomparable=("small",))
+    experiment = dataclasses.replace(SUMS, incomparable={"small": ("paper",), "large": ("quick",)})
     assert texts(overview(compare(experiment, make_rows(), "paper"), MAE))[0] == (
         "nbd",
         "0.210±0.025 (0.500)",
@@ -499,6 +499,24 @@ def test_no_claim_counts_against_a_dead_training() -> None:
     found = compare(experiment, rows, "paper")
     assert judge(found).empty
     assert texts(overview(found, MAE))[1][1] == "0.560±0.025 dead ● (0.500)"
+
+
+def test_no_claim_is_confirmed_by_a_method_that_has_learned_nothing() -> None:
+    claim = Claim("", "mae", ("nbd",), ("nbd-paper",))
+    methods = ["nbd", "nbd-paper", "mean"]
+    experiment = dataclasses.replace(
+        SUMS,
+        cells=lambda scale, seeds: grid("sums", scale, seeds, ["small"], methods, {"epochs": 200, "rate": 1e-3}),
+        claims=(claim,),
+    )
+    for error, outcome in ((0.9, "confirmed, clearly"), (0.01, "not confirmed: nothing is learned")):
+        rows = make_rows()
+        rows += [
+            dataclasses.replace(row, cell=dataclasses.replace(row.cell, method="mean"), scores={"mae": error})
+            for row in rows
+            if row.cell.method == "nbd"
+        ]
+        assert judge(compare(experiment, rows, "paper"))["At this scale"].tolist() == [outcome]
 
 
 def test_claims_of_the_best_of_each_and_of_closeness() -> None:

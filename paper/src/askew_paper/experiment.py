@@ -7,7 +7,7 @@ import hashlib
 import json
 import math
 import re
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, TypeAlias
 
@@ -160,6 +160,7 @@ class Claim:
     factor: float = 1.0  # the error may be larger by this factor: 1.25 for "close to", 0.5 for "far ahead of"
     settings: tuple[str, ...] = ()  # where it applies; everywhere if empty
     by: str = ""  # an option: the claim is judged for each of its values; without one, a method's best cell counts
+    ours: bool = False  # whether it is a statement of ours, that the paper does not make
 
     def holds(self, ahead: float, behind: float, lower_is_better: bool) -> bool:
         """Return whether one value is as far ahead of another, or as close to it, as the claim says."""
@@ -194,14 +195,16 @@ class Experiment:
     against: Mapping[str, str] = field(default_factory=dict)  # the published method of a method of another name
     notes: tuple[str, ...] = ()  # what a reader has to know to understand the tables
     claims: tuple[Claim, ...] = ()
-    incomparable: tuple[str, ...] = ()  # settings where the paper had other data: its values are shown without a mark
+    # Settings where the paper had other data, and at which scales: its values are shown without a mark.
+    incomparable: Mapping[str, Sequence[str]] = field(default_factory=dict)
+    added: tuple[str, ...] = ()  # settings that the paper does not have: its claims are ours there
     alone: bool = False  # whether its cells run one at a time, because they measure times
 
     def __post_init__(self) -> None:
         if not isinstance(self.name, str) or not re.fullmatch(r"[a-z][a-z0-9-]*", self.name):
             must = "lower-case letters, digits and hyphens"
             raise ValueError(checks.message("name of an experiment", must, repr(self.name)))
-        for name in ("makes", "scores", "needs", "published", "notes", "claims", "incomparable"):
+        for name in ("makes", "scores", "needs", "published", "notes", "claims", "added"):
             if not isinstance(getattr(self, name), tuple):
                 raise TypeError(checks.message(f"{name} of {self.name!r}", "a tuple", repr(getattr(self, name))))
         if not self.scores:

@@ -23,9 +23,10 @@ LEFT_OUT = ("timing", "ablation")
 COLUMNS = ("Verdict", "NBD", "Best of ours", "Best other")
 LEGEND = (
     "▲ ahead, ● tie, ▼ behind: a difference counts if the 95 % intervals over the seeds do not overlap. A question "
-    "mark: one seed, or methods not run yet. The best of ours is chosen on held-out training data where our rows have "
-    "it, the best other one by the test score. Trivial predictions, bounds, unconstrained networks and methods with "
-    "less than half of the seeds do not compete."
+    "mark: one seed, or methods not run yet. The best of ours is chosen on held-out training data, by the test score "
+    "only where no row of ours has such a score; the best other one by the test score. Trivial predictions, bounds, "
+    "unconstrained networks and methods with less than half of the seeds do not compete. Any difference confirms a "
+    "claim; clearly, if it counts as above."
 )
 # Scores that others have published numbers of, and where these are not among the experiment's own.
 ANCHORS = {
@@ -93,20 +94,20 @@ def lines(comparison: Comparison, scores: Sequence[str] = ()) -> list[Line]:
 
 
 def _by_validation(ranked: list[Any], comparison: Comparison) -> list[Any]:
-    """Return lines with the best on held-out training data first, or as they are if one has no such score."""
+    """Return lines with the best on held-out training data first, then those without such a score as they are."""
     lower = comparison.experiment.scores[0].lower_is_better
     found: dict[str, list[float]] = {line.group: [] for line in ranked}
     for row in comparison.rows:
         if row.cell.group in found:
             found[row.cell.group].append(validation_score(row))
     means = {group: sum(values) / len(values) for group, values in found.items()}
-    if any(map(math.isnan, means.values())):
-        return ranked
-    return sorted(ranked, key=lambda line: means[line.group], reverse=not lower)
+    known = [line for line in ranked if not math.isnan(means[line.group])]
+    known.sort(key=lambda line: means[line.group], reverse=not lower)
+    return known + [line for line in ranked if math.isnan(means[line.group])]
 
 
 def validation_score(row: Row) -> float:
-    """Return the score of a row on held-out training data, at its learning rate; NaN if there is none.
+    """Return the score of a row on held-out training data, at its rate, or the mean of several; NaN if there is none.
 
     Examples
     --------
@@ -116,8 +117,10 @@ def validation_score(row: Row) -> float:
     1.5
     """
     found = row.chosen.get("validation")
-    if isinstance(found, Mapping):
-        found = found.get(str(row.chosen.get("learning_rate")))
+    if isinstance(found, Mapping) and "learning_rate" in row.chosen:
+        found = found.get(str(row.chosen["learning_rate"]))
+    elif isinstance(found, Mapping) and found:
+        found = sum(found.values()) / len(found)
     return found if isinstance(found, float) else math.nan
 
 
@@ -146,18 +149,21 @@ def scorecard(rows: Sequence[Row], experiments: Iterable[Experiment]) -> tuple[p
         if not some:
             continue
         scales = [scale for scale in SCALES if scale in {line.scale for line in some}]
-        claims = [
-            verdict
+        judged = [
+            (claim, setting, verdict)
             for scale in scales
-            for _, setting, verdict, _ in judge(compare(experiment, rows, scale)).itertuples(index=False)
+            for claim, setting, verdict, _ in judge(compare(experiment, rows, scale)).itertuples(index=False)
             # The option of a claim stands behind its setting, and one setting may begin as another does.
             if scale == max((line for line in some if setting.startswith(line.setting)), key=_length).scale
         ]
-        confirmed = sum(verdict.startswith("confirmed") for verdict in claims)
+        ours = {claim.text for claim in experiment.claims if claim.ours}
+        own = [claim in ours or setting in experiment.added for claim, setting, _ in judged]
+        verdicts = [verdict for _, _, verdict in judged]
         short.append(
             {
                 "Task": experiment.name,
-                "Claims confirmed": f"{confirmed} of {len(claims)}" if claims else "",
+                "The paper's claims": _confirmed(v for v, mine in zip(verdicts, own, strict=True) if not mine),
+                "Our claims": _confirmed(v for v, mine in zip(verdicts, own, strict=True) if mine),
                 "NBD": _counted(line.verdict(line.nbd) for line in some if line.nbd is not None),
                 "Best of ours": _counted(line.verdict(line.ours) for line in some),
                 "Scale": ", ".join(scales),
@@ -202,6 +208,14 @@ def _described(line: Line) -> dict[str, str]:
         "Best other": figure(line.other),
         "By": line.margin,
     }
+
+
+def _confirmed(verdicts: Iterable[str]) -> str:
+    """Return how many claims are confirmed: ``3 of 8, 2 clearly``."""
+    found = list(verdicts)
+    confirmed = [verdict for verdict in found if verdict.startswith("confirmed")]
+    clearly = sum(verdict.startswith("confirmed, clearly") for verdict in confirmed)
+    return f"{len(confirmed)} of {len(found)}" + f", {clearly} clearly" * bool(confirmed) if found else ""
 
 
 def _counted(verdicts: Iterable[str]) -> str:

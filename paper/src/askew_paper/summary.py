@@ -17,8 +17,9 @@ from askew_paper.published import TABLES, Published
 from askew_paper.rows import Row
 
 CONFIDENCE = 0.95
-# How the names of our methods begin.
+# How the names of our methods begin, and predictions that are the same for all.
 OURS = ("nbd", "drift", "two-sided")
+TRIVIAL = ("mean", "constant")
 
 
 def interval(values: Iterable[float]) -> tuple[float, float]:
@@ -135,7 +136,8 @@ def compare(experiment: Experiment, rows: Iterable[Row], scale: str) -> Comparis
     table["spread"] = [math.nan if paper is None or paper.spread is None else paper.spread for paper in table["paper"]]
     digits = {score.name: score.digits for score in experiment.scores}
     table["decimals"] = [_decimals(*pair, digits) for pair in zip(table["paper"], table["score"], strict=True)]
-    comparable = ~table["setting"].isin(experiment.incomparable) & (scale != "toy")
+    other_data = [setting for setting, scales in experiment.incomparable.items() if scale in scales]
+    comparable = ~table["setting"].isin(other_data) & (scale != "toy")
     table["difference"] = (table["mean"] - table["published"]).where(comparable)
     lower = {score.name: score.lower_is_better for score in experiment.scores}
     table["mark"] = [
@@ -208,7 +210,7 @@ def judge(comparison: Comparison) -> pd.DataFrame:
     """Return the claims of an experiment with what the results say about them; empty without results.
 
     Of a method with several sets of options, the best counts. No claim counts against a method whose training ended
-    with D = 0 everywhere: that is ours to repair.
+    with D = 0 everywhere: that is ours to repair. None is confirmed by a method that is behind a trivial prediction.
     """
     settings = list(dict.fromkeys(comparison.table["setting"]))
     lines = []
@@ -241,6 +243,9 @@ def _judged(comparison: Comparison, claim: Claim, setting: str, value: object) -
     )
     (name, first), (other_name, other) = (ahead[-1] if claim.each else ahead[0]), behind[0]
     text = "confirmed" if claim.holds(first.mean, other.mean, score.lower_is_better) else "not confirmed"
+    trivial = next((found[method] for method in TRIVIAL if method in found), None)
+    if text == "confirmed" and trivial is not None and (first.mean < trivial.mean) != score.lower_is_better:
+        return claim.text, setting, "not confirmed: nothing is learned", f"{name} {_figure(first, score)}"
     if math.isnan(first.half) or math.isnan(other.half):
         text += " (one seed)"
     else:

@@ -260,5 +260,5 @@ CLOSURE = Experiment(
     needs=NOTES.needs,
     published=published("closure"),
     notes=NOTES.notes,
-    claims=(Claim(NOTES.claim("quasimetrics"), "f1", OURS, QUASIMETRICS),),
+    claims=(Claim(NOTES.claim("quasimetrics"), "f1", OURS, QUASIMETRICS, ours=True),),
 )

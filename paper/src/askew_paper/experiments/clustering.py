@@ -118,6 +118,7 @@ CLUSTERING = Experiment(
             PURITY.name,
             ("nbd",),
             (*PAPERS, f"mahalanobis{OUR_TRAINING}", f"deep-div{OUR_TRAINING}"),
+            ours=True,
         ),
     ),
     against={

@@ -321,7 +321,7 @@ ENTAILMENT = Experiment(
     published=PUBLISHED,
     notes=NOTES.notes,
     claims=tuple(
-        Claim(NOTES.claim(f"{test}-{others}"), score, ahead, behind)
+        Claim(NOTES.claim(f"{test}-{others}"), score, ahead, behind, ours=True)
         for test, score in (("bless", "bless-direction"), ("wbless", "wbless-ap"), ("hyperlex", "hyperlex"))
         for others, ahead, behind in (
             ("symmetric", PLAIN, ("cosine", "mahalanobis")),

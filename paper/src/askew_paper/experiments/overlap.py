@@ -219,6 +219,6 @@ OVERLAP = Experiment(
     claims=(
         Claim(NOTES.claim("widenorm-bias-first"), MSE.name, ("widenorm-legacy",), (*PRIOR, *BREGMAN)),
         Claim(NOTES.claim("nbd-second"), MSE.name, BREGMAN, ("mahalanobis", *PRIOR)),
-        Claim(NOTES.claim("widenorm-no-bias"), MSE.name, ("widenorm",), BREGMAN),
+        Claim(NOTES.claim("widenorm-no-bias"), MSE.name, ("widenorm",), BREGMAN, ours=True),
     ),
 )

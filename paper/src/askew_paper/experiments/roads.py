@@ -117,8 +117,10 @@ ROADS = Experiment(
     needs=NOTES.needs,
     notes=NOTES.notes,
     claims=(
-        Claim(NOTES.claim("asymmetric"), MSE.name, ("deep-div", *QUASIMETRICS, *BREGMAN), ("best-symmetric",)),
-        Claim(NOTES.claim("bregman"), MSE.name, BREGMAN, QUASIMETRICS),
-        Claim(NOTES.claim("drift"), MSE.name, ("drift-chosen",), QUASIMETRICS),
+        Claim(
+            NOTES.claim("asymmetric"), MSE.name, ("deep-div", *QUASIMETRICS, *BREGMAN), ("best-symmetric",), ours=True
+        ),
+        Claim(NOTES.claim("bregman"), MSE.name, BREGMAN, QUASIMETRICS, ours=True),
+        Claim(NOTES.claim("drift"), MSE.name, ("drift-chosen",), QUASIMETRICS, ours=True),
     ),
 )

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from askew.encoders import MLP
 from askew.training.runtime import best_device
-from askew_paper.experiment import Cell, Claim, Experiment, Outcome, Score, Value, grid
+from askew_paper.experiment import SCALES, Cell, Claim, Experiment, Outcome, Score, Value, grid
 from askew_paper.experiments.image_pairs import EMBEDDING, PairSet, first_seed, learn_cell, squared_error
 from askew_paper.experiments.images import DRAWN, WEIGHTS, embed, encoder_of, some_images
 from askew_paper.notes import read_notes
@@ -207,7 +207,8 @@ SEMANTIC = Experiment(
     published=tuple(
         _as_ours(entry, name) for entry in published("semantic") for name in ("cifar10", f"cifar10{FEATURES}")
     ),
-    incomparable=(f"cifar10{FEATURES}",),
+    incomparable={f"cifar10{FEATURES}": SCALES},
+    added=(f"cifar10{FEATURES}",),
     claims=tuple(
         Claim(NOTES.claim(images), f"mse-{images}", ("nbd-paper", "nbd"), METHODS[:5]) for images in ("seen", "unseen")
     ),
