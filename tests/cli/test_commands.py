@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import io
 import json
 import re
 import warnings
@@ -16,7 +17,7 @@ import askew
 from askew.cli import main, shell
 from askew.cli.inputs import load_all, naming_columns
 from askew.cli.shell import UNSAFE
-from askew.cli.tables import load_bundled
+from askew.cli.tables import load_bundled, read_frame
 from askew.estimators import FitWarning
 
 FAST = ["--steps", "20"]
@@ -208,6 +209,80 @@ def test_learn_from_pairs_and_triplets(table: Path, tmp_path: Path, capsys: pyte
         assert (code, err) == (0, "")
         assert json.loads(out)["rows"] == 60
         assert isinstance(load_all(tmp_path / f"compared-{what}")[0], learner)
+
+
+def test_zeros_in_front_of_names(
+    model: Path, table: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    names = [f"{number:04d}" for number in range(103)]
+    file, page = tmp_path / "a.csv", tmp_path / "page.html"
+    pandas.read_csv(table).assign(id=names).to_csv(file, index=False)
+    for command in (["predict"], ["cluster", "-k", 2], ["transform"]):
+        for source in (file, "-"):
+            monkeypatch.setattr("sys.stdin", io.TextIOWrapper(io.BytesIO(file.read_bytes())))
+            rest = [*command[1:], "--id", "id", "-o", tmp_path / "out.csv"]
+            assert run(capsys, command[0], model, source, *rest)[0] == 0
+            assert pandas.read_csv(tmp_path / "out.csv", dtype=str)["row"].tolist() == names
+    for words in (["--data", file], ["--data", file, "--id", "id"], ["--data", file, "--label", "class"]):
+        assert run(capsys, "explore", model, *words, "-o", page)[0] == 0
+        assert '"0102"' in page.read_text()
+    assert run(capsys, "learn", file, "--label", "class", "--encoder", "none", *FAST, "-o", tmp_path / "m")[0] == 0
+    np.testing.assert_array_equal(askew.load(tmp_path / "m").points_, askew.load(model).points_)
+    assert load_all(tmp_path / "m")[2]["names"][-1] == "0102"
+    # A feature may name the rows as well, and stays a number.
+    pandas.read_csv(file).assign(**{"petal width (cm)": names}).to_csv(file, index=False)
+    vectors = []
+    for words in ([], ["--id", "petal width (cm)"]):
+        assert run(capsys, "transform", model, file, *words, "-o", tmp_path / "v.npy")[0] == 0
+        vectors.append(np.load(tmp_path / "v.npy"))
+    np.testing.assert_array_equal(*vectors)
+
+
+@pytest.mark.parametrize("write", ["{:04d}", "{}", " {}"])
+def test_pairs_of_names_with_zeros_in_front(
+    write: str, table: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    random, frame = np.random.default_rng(0), pandas.read_csv(table).drop(columns="class")
+    rows, points = random.integers(103, size=(60, 2)), frame["petal width (cm)"].to_numpy()
+    values = np.abs(points[rows[:, 0]] - points[rows[:, 1]]) + 0.25
+    names = [[write.format(7 * number) for number in row] for row in rows]
+    frame.assign(id=[write.format(7 * number) for number in range(103)]).to_csv(tmp_path / "a.csv", index=False)
+    lines = [f"{a};{str(value).replace('.', ',')};{b}" for (a, b), value in zip(names, values, strict=True)]
+    (tmp_path / "pairs.csv").write_text("a;value;b\n" + "\n".join(lines) + "\n")
+    words = ["learn", tmp_path / "a.csv", "--pairs", tmp_path / "pairs.csv", "--target", "value", "-o", tmp_path / "m"]
+    words += ["--encoder", "none", "--divergence", "mahalanobis", "--steps", 200]
+    code, out, err = run(capsys, *words)
+    assert (code, err) == (0, "")
+    assert "id: the names of the rows" in out
+    learner, columns, _ = load_all(tmp_path / "m")
+    assert columns is not None
+    pairs = columns.transform(read_frame(tmp_path / "a.csv"))[rows]
+    assert np.corrcoef(learner.pair_distance(pairs), values)[0, 1] > 0.9
+    (tmp_path / "pairs.csv").write_text("a;value;b\n" + "\n".join([*lines[:3], ";1,5;7"]) + "\n")
+    code, _, err = run(capsys, *words)
+    assert code == 2
+    assert "--pairs must be a table without empty cells, but row 3, counted from 0, has one." in err
+
+
+@pytest.mark.parametrize("cells", [["1", "2", ""], ["a", "b", " "]])
+def test_a_row_without_a_name(
+    cells: list[str], model: Path, table: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    pandas.read_csv(table)[:3].assign(id=cells).to_csv(tmp_path / "a.csv", index=False)
+    code, _, err = run(capsys, "index", model, tmp_path / "a.csv", "--id", "id", "-o", tmp_path / "index")
+    must = "the column 'id' of TABLE must be one that names each row, but row 2, counted from 0, has no name."
+    assert (code, err) == (2, f"askew: {must}\n")
+    # Where nobody asked for names, rows have none.
+    assert run(capsys, "explore", model, "--data", tmp_path / "a.csv", "-o", tmp_path / "page.html")[0] == 0
+
+
+def test_whole_numbers_of_parquet_are_names(
+    model: Path, table: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    pytest.importorskip("pyarrow")
+    pandas.read_csv(table).assign(id=np.arange(103.0)).to_parquet(tmp_path / "a.parquet")
+    run(capsys, "predict", model, tmp_path / "a.parquet", "--id", "id", "-o", tmp_path / "p.csv")
+    assert pandas.read_csv(tmp_path / "p.csv", dtype=str)["row"].tolist() == [str(number) for number in range(103)]
 
 
 def test_compare_by_numbers(table: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -81,6 +81,144 @@ def test_queries_with_other_columns(tmp_path: Path, capsys: pytest.CaptureFixtur
     assert run(capsys, "search", index, tmp_path / "queries.csv", "--json")[0] == 0
 
 
+def change(file: object, **columns: Any) -> None:
+    """Set columns of a table in a file."""
+    pandas.read_csv(Path(str(file))).assign(**columns).to_csv(Path(str(file)), index=False)
+
+
+def test_columns_that_only_queries_have(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    words, model = files(tmp_path), tmp_path / "model"
+    names = [f"somebody called {number}" for number in range(60)]
+    change(words[1], taste=np.arange(60) % 7 + 0.5, called=names)
+    code, out, err = run(capsys, "learn", *words, "--divergence", "mahalanobis", "--steps", 5, "-o", model)
+    assert (code, err) == (0, "")
+    told = "  queries have columns that items lack ('taste'): each side is encoded by its own columns [--drop]"
+    assert told in out.splitlines()
+    assert "  queries: taste: number [--category, --drop]" in out.splitlines()
+    assert askew.load(model).n_features_in_ == 4
+    assert f"Next: askew index {model} ITEMS -o index\n" in out
+    code, _, err = run(capsys, "learn", *words, *FAST, "-o", model)
+    assert code == 2
+    assert "items of RelevanceLearner must be of 4 features, as queries, where both have one encoder" in err
+    # A column that cannot be learned from changes nothing, and is told.
+    code, out, err = run(capsys, "learn", *words, *FAST, "--drop", "taste", "-o", model)
+    assert (code, err) == (0, "")
+    assert [line for line in out.splitlines() if line.startswith("  queries")] == [
+        "  queries: taste: left out, as asked for",
+        "  queries: called: left out: it looks like names or free text (60 different values in 60 rows) "
+        "[--keep, --date]",
+    ]
+    assert askew.load(model).n_features_in_ == 3
+
+
+def test_cells_of_queries_that_items_have_not(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    words = files(tmp_path)
+    change(words[3], colour=["red", "blue"] * 75)
+    change(words[1], colour=["red", "green"] * 30, a=["n/k", *QUERIES[1:, 0]])
+    code, out, err = run(capsys, "learn", *words, *FAST, "-o", tmp_path / "model")
+    assert (code, err) == (0, "")
+    assert [line for line in out.splitlines() if line.startswith("  queries")] == [
+        "  queries: a: no number, filled by the median: 'n/k'",
+        "  queries: colour: not seen when it was learned: 'green'",
+    ]
+
+
+def test_sides_of_a_model(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    words, model, vectors = files(tmp_path), tmp_path / "model", tmp_path / "v.npy"
+    queries, items = words[1], words[3]
+    change(queries, taste=RANDOM.normal(size=60))
+    learn = ["learn", *words, "--divergence", "mahalanobis", "--steps", 5, "-o", model]
+    assert run(capsys, *learn)[0] == 0
+    for side, file, which in (("queries", queries, "first"), ("items", items, "second")):
+        code, _, err = run(capsys, "transform", model, file, "--side", side, "-o", vectors)
+        assert (code, err) == (0, "")
+        wanted = askew.load(model).transform(pandas.read_csv(Path(str(file))).to_numpy(), which)
+        np.testing.assert_allclose(np.load(vectors), wanted, rtol=1e-6)
+    for command in (
+        ["transform", model, items, "-o", vectors],
+        ["score", model, items, "--label", "a"],
+        ["predict", model, items],
+        ["cluster", model, items, "-k", 2],
+        ["explore", model],
+        ["explore", model, "--data", items],
+    ):
+        code, _, err = run(capsys, *command)
+        assert code == 2
+        assert "MODEL must be one whose points are rows of one table" in err
+        assert "askew transform with --side queries or --side items" in err
+    # Two encoders of the same columns.
+    assert run(capsys, *learn, "--drop", "taste", "--encoder", "two-sided")[0] == 0
+    code, _, err = run(capsys, "transform", model, items, "-o", vectors)
+    assert code == 2
+    assert "--side must be queries or items, which MODEL encodes differently. Got none instead." in err
+    assert run(capsys, "transform", model, items, "--side", "items", "-o", vectors)[0] == 0
+    np.testing.assert_allclose(np.load(vectors), askew.load(model).items_, rtol=1e-6)
+    # One encoder.
+    assert run(capsys, *learn, "--drop", "taste", "--encoder", "none")[0] == 0
+    code, _, err = run(capsys, "transform", model, items, "--side", "items", "-o", vectors)
+    assert (code, err) == (2, "askew: --side must be left out: MODEL has one encoder. Got items instead.\n")
+    code, _, err = run(capsys, "transform", model, items, "--side", "first", "-o", vectors)
+    assert "--side must be one of 'queries', 'items'" in err
+
+
+def test_a_model_from_python_with_other_features_of_items(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    words, clicks = files(tmp_path), np.stack([np.repeat(np.arange(60), 5), NEAREST.ravel()], 1)
+    learner = askew.RelevanceLearner("mahalanobis", "two-sided", steps=2, random_state=0)
+    askew.save(learner.fit(QUERIES[:, :2], ITEMS, clicks), tmp_path / "model")
+    assert run(capsys, "index", tmp_path / "model", words[3], "-o", tmp_path / "index")[0] == 0
+    code, _, err = run(capsys, "cluster", tmp_path / "model", words[3], "-k", 2)
+    assert code == 2
+    assert "MODEL must be one whose points are rows of one table" in err
+
+
+@pytest.mark.parametrize("column", ["item_id", "product_id"])
+def test_zeros_in_front_of_names(column: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    words, model, index, hits = files(tmp_path), *(tmp_path / name for name in ("model", "index", "hits.csv"))
+    run(capsys, "learn", *words, *FAST, "-o", model)
+    plain = askew.load(model)
+    names = [f"{number:05d}" for number in range(150)]
+    change(words[3], **{column: names})
+    change(words[1], query_id=[f"{number:03d}" for number in range(60)])
+    change(words[5], query=[f"{k:03d} " for k in np.repeat(np.arange(60), 5)], item=np.array(names)[NEAREST.ravel()])
+    code, out, err = run(capsys, "learn", *words, *FAST, "-o", model)
+    assert (code, err) == (0, "")
+    assert f"150 items, which clicks name by the column {column!r}" in out
+    assert f"{column}: the names of the items" in out
+    np.testing.assert_array_equal(askew.load(model).points_, plain.points_)
+    page = tmp_path / "page.html"
+    assert run(capsys, "explore", model, "-o", page)[0] == 0
+    assert '"00149"' in page.read_text()
+    assert run(capsys, "index", model, words[3], "--id", column, "--kind", "exact", "-o", index)[0] == 0
+    assert run(capsys, "search", index, words[1], "--id", "query_id", "-k", 2, "-o", hits)[0] == 0
+    table = pandas.read_csv(hits, dtype=str)
+    assert set(table["item"]) <= set(names)
+    assert table["query"].tolist()[:3] == ["000", "000", "001"]
+
+
+def test_numbers_of_rows_may_have_zeros_and_spaces(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    scores = []
+    for item in (NEAREST.ravel(), [f" {k:04d} " for k in NEAREST.ravel()], NEAREST.ravel().astype(float)):
+        words = files(tmp_path, item=item, grade=1.5)
+        code, out, err = run(capsys, "learn", *words, *FAST, "-o", tmp_path / "model")
+        assert (code, err) == (0, "")
+        scores.append(_numbers(out))
+    assert scores[0] == scores[1] == scores[2]
+
+
+@pytest.mark.parametrize("ids", [False, True])
+def test_cells_without_a_name(ids: bool, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    words = files(tmp_path, ids)
+    if ids:
+        change(words[3], item_id=[0.0, 1.0, None, *np.arange(3.0, 150.0)])  # numbers, of which pandas makes floats
+        must = "the column 'item_id' of items must be one that names each row, but row 2, counted from 0, has no name."
+    else:
+        change(words[5], item=[1.0, 2.0, 3.0, None, *NEAREST.ravel()[4:]])
+        must = "a table with a query and an item in each row, but click 3, counted from 0, has no item."
+    code, _, err = run(capsys, "learn", *words, *FAST, "-o", tmp_path / "model")
+    assert code == 2
+    assert must in err
+
+
 @pytest.mark.parametrize(
     ("change", "match"),
     [

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -10,8 +10,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from askew import checks, io
+from askew.cli.options import table_ending
 from askew.cli.shell import complain, say
-from askew.cli.tables import LABEL, load_bundled, read_frame
+from askew.cli.tables import LABEL, TYPED, load_bundled, read_frame
 from askew.estimators.cells import alike, as_missing, as_numbers, as_text, changed, decimal_mark, is_text
 from askew.estimators.columns import Columns, check_column
 from askew.estimators.judging import IDENTIFIER
@@ -144,15 +145,37 @@ def targets_of(values: Series, na: Sequence[str] = ()) -> tuple[NDArray[np.bool_
     return known, numbers, [*notes, f"{values.name}: from {low:.4g} to {high:.4g}, median {middle:.4g}"]
 
 
-def names_of(table: DataFrame, column: str | None) -> list[str]:
+def with_names(
+    table: DataFrame, path: Path | None, columns: Collection[str | None], no_header: bool = False
+) -> DataFrame:
+    """Return a table of a file in which columns that name rows are text, as in the file: as a number, 007 is 7.
+
+    It is for names only: features are those of the table as it is.
+    """
+    places = [place for place, name in enumerate(table.columns) if name in columns and not is_text(table[name])]
+    if not places or path is None or table_ending(path) in TYPED:
+        return table
+    return table.assign(**read_frame(path, header=not no_header, text=places))
+
+
+def names_of(table: DataFrame, column: str | None, of: str = "TABLE") -> list[str]:
     """Return the names of the rows: their values in a column, or else their numbers from 0."""
     if column is None:
         return [str(number) for number in range(len(table))]
-    names = [str(value) for value in table[check_column(table, column, "--id")]]
-    if len(set(names)) < len(names):
-        twice = next(name for name in names if names.count(name) > 1)
-        raise ValueError(checks.message("--id", "a column in which no value comes twice", f"{twice!r} twice"))
-    return names
+    names = as_text(table[check_column(table, column, "--id")])
+    missing, twice = names.index[names.isna()], names[names.notna() & names.duplicated()]
+    if len(twice):
+        raise ValueError(checks.message("--id", "a column in which no value comes twice", f"{twice.iloc[0]!r} twice"))
+    if len(missing):
+        but = f"row {missing[0]}, counted from 0, has no name"
+        raise ValueError(checks.message(f"the column {column!r} of {of}", "one that names each row", but=but))
+    return list(names)
+
+
+def names_all(values: Series) -> bool:
+    """Whether no value of a column is missing or comes twice."""
+    texts = as_text(values)
+    return bool(texts.notna().all() and texts.is_unique)
 
 
 def id_column(table: DataFrame, columns: Columns) -> str | None:
@@ -165,7 +188,7 @@ def id_column(table: DataFrame, columns: Columns) -> str | None:
     found: list[tuple[bool, bool, int, str]] = []
     for name in (name for name in table.columns if name not in aside):
         values, called = table[name], bool(IDENTIFIER.fullmatch(name))
-        if values.isna().any() or not values.is_unique:
+        if not names_all(values):
             continue
         if called or (is_text(values) and as_text(values).str.len().mean() <= SHORT):
             found.append((not is_text(values), not called, len(found), name))
@@ -181,8 +204,8 @@ def naming_columns(table: DataFrame, used: Iterable[object]) -> list[str]:
         column
         for column in table.columns
         if (not numbers or IDENTIFIER.fullmatch(column))
-        and table[column].is_unique
-        and wanted <= {str(value) for value in table[column]}
+        and table[column].dropna().is_unique
+        and wanted <= set(as_text(table[column]))
     ]
 
 
@@ -211,26 +234,45 @@ def numbers_of(frame: DataFrame, names: list[str], size: int, option: str) -> ND
         must = f"a table with {size} columns that name rows of TABLE"
         raise ValueError(checks.message(option, must, ", ".join(map(str, frame.columns))))
     places = {name: number for number, name in enumerate(names)}
-    texts = [[str(value) for value in frame[column]] for column in frame.columns]
-    unknown = next((text for column in texts for text in column if text not in places), None)
+    texts = frame.apply(as_text)
+    missing = texts.index[texts.isna().any(axis=1)]
+    if len(missing):
+        must, but = "a table without empty cells", f"row {missing[0]}, counted from 0, has one"
+        raise ValueError(checks.message(option, must, but=but))
+    unknown = next((text for text in texts.to_numpy().ravel() if text not in places), None)
     if unknown is not None:
         hint = "They are values of --id or of a column of TABLE that has them all, else row numbers from 0."
         raise ValueError(checks.message(f"values in {option}", "names of rows of TABLE", repr(unknown), hint))
-    return np.array([[places[text] for text in column] for column in texts], dtype=np.int64).T
+    return np.array([[places[text] for text in row] for row in texts.to_numpy()], dtype=np.int64)
 
 
 # ---------------------------------------------------------------------- with a model
 
 
-def load_all(folder: Path) -> tuple[Any, Columns | None, dict[str, Any]]:
-    """Return a model, its columns and all of its notes; the folder may be one that ``askew compare`` wrote."""
+def load_all(folder: Path, side: str | None = None) -> tuple[Any, Columns | None, dict[str, Any]]:
+    """Return a model, its columns and all of its notes; the folder may be one that ``askew compare`` wrote.
+
+    The columns are those of a side, queries or items; without one, both sides must have the same.
+    """
     if not (folder / MODEL_FILE).exists() and (folder / INNER / MODEL_FILE).exists():
         folder = folder / INNER
     model, notes = io.load_with_notes(folder)
     if not callable(getattr(model, "as_divergence", None)):
         must = "a folder of a divergence or a learner"
         raise ValueError(checks.message("MODEL", must, f"{str(folder)!r} with a {type(model).__name__}"))
-    return model, columns_in(notes, folder), notes
+    if side is None and of_two_tables(model, notes):
+        must, got = (
+            "one whose points are rows of one table",
+            f"{str(folder)!r}, whose queries have other columns than items,",
+        )
+        hint = "askew index and search take it, and askew transform with --side queries or --side items."
+        raise ValueError(checks.message("MODEL", must, got, hint))
+    return model, columns_in(notes, folder, side), notes
+
+
+def of_two_tables(model: Any, notes: Mapping[str, Any]) -> bool:
+    """Whether the queries of a model have other columns than its items."""
+    return QUERY_COLUMNS in notes or dim_of(model, "queries") != dim_of(model)
 
 
 class Shown(NamedTuple):
@@ -267,21 +309,25 @@ class Opened(NamedTuple):
     names: list[str]
 
 
-def load_and_read(folder: Path, file: Path, name: str | None, no_header: bool) -> Opened:
-    """Return a model, a table that it is applied to, and the points and the names of the rows."""
-    model, columns, notes = load_all(folder)
+def load_and_read(folder: Path, file: Path, name: str | None, no_header: bool, side: str | None = None) -> Opened:
+    """Return a model, a table that it is applied to (of a side of it), and the points and the names of the rows."""
+    model, columns, notes = load_all(folder, side)
     frame = read_table(file, None, no_header)
-    return Opened(model, columns, notes, frame, points_for(columns, frame, dim_of(model)), names_of(frame, name))
+    points = points_for(columns, frame, dim_of(model, side))
+    return Opened(model, columns, notes, frame, points, names_of(with_names(frame, file, [name], no_header), name))
 
 
-def dim_of(model: Any) -> int | None:
-    """Return the number of features that a model takes, where it is known."""
+def dim_of(model: Any, side: str | None = None) -> int | None:
+    """Return the number of features that a model takes, where it is known: of items, unless asked for queries."""
     dim = getattr(model, "n_features_in_", getattr(model, "dim", None))
+    if side != "queries":
+        dim = getattr(model, "n_item_features_in_", dim)
     return None if dim is None else int(dim)
 
 
-def columns_in(notes: Mapping[str, Any], folder: Path, key: str = COLUMNS) -> Columns | None:
-    """Return the column encoding from the notes of a model or an index; None without one."""
+def columns_in(notes: Mapping[str, Any], folder: Path, side: str | None = None) -> Columns | None:
+    """Return the column encoding from the notes of a model or an index, of a side of it; None without one."""
+    key = QUERY_COLUMNS if side == "queries" and QUERY_COLUMNS in notes else COLUMNS
     return Columns.from_json(notes[key], repr(str(folder))) if key in notes else None
 
 

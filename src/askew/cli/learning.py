@@ -135,7 +135,7 @@ def _compare(
     say()
     say(f"Learned {best} on all {task.rows}: {learner.choice_}")
     say(f"Model: {output / MODEL}   Report: {report}")
-    _say_next(learner, output / MODEL, output)
+    _say_next(learner, data.kept, output / MODEL, output)
 
 
 def _save_held_out(task: Any, fold: Any, folder: Path, data: Any) -> None:
@@ -255,7 +255,7 @@ def _learn(
         if learned.scores:
             say(learned.sentence())
         say(f"Model: {output}")
-        _say_next(learned.learner, output)
+        _say_next(learned.learner, clicked.kept, output)
         return
     column = label if kind == "--label" else target
     data = read_supervised(kind, file, dataset, no_header, column, pairs or triplets, name, json, **chosen)
@@ -282,12 +282,16 @@ def _learn(
         return
     say(f"Learned {divergence}: {choice}", lines=True)
     say(f"Model: {output}")
-    _say_next(learner, output)
+    _say_next(learner, kept, output)
 
 
-def _say_next(learner: Any, folder: Path, shown: Path | None = None) -> None:
-    """Print the commands that take a new model."""
+def _say_next(learner: Any, kept: dict[str, Any], folder: Path, shown: Path | None = None) -> None:
+    """Print the commands that take a new model, which has these notes."""
+    from askew.cli.inputs import of_two_tables
     from askew.explorer import can_show
 
-    explore = f"askew explore {shown or folder}   or   " if can_show(learner.model_) else ""
-    say(f"Next: {explore}askew index {folder} ITEMS -o index   or   askew score {folder} TEST-TABLE")
+    commands = [f"askew index {folder} ITEMS -o index"]
+    if not of_two_tables(learner, kept):
+        explore = [f"askew explore {shown or folder}"] if can_show(learner.model_) else []
+        commands = [*explore, *commands, f"askew score {folder} TEST-TABLE"]
+    say(f"Next: {'   or   '.join(commands)}")

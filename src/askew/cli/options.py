@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Literal
 
 import typer
 
@@ -73,6 +73,14 @@ NoHeader = Annotated[bool, typer.Option("--no-header", help="The first line of T
 Json = Annotated[bool, typer.Option("--json", help="Print JSON for programs.")]
 Seed = Annotated[int, typer.Option(help="Random seed.")]
 Model = Annotated[Path, typer.Argument(metavar="MODEL", help="Folder written by compare or learn.")]
+# Sides of a model: the first and the second points of D(x, y).
+SIDES: dict[str, Literal["first", "second"]] = {"queries": "first", "items": "second"}
+Side = Annotated[
+    str | None,
+    typer.Option(
+        metavar="|".join(SIDES), help="Which rows these are, if the model encodes queries and items differently."
+    ),
+]
 Id = Annotated[str | None, typer.Option("--id", help="Column that names the rows.", show_default="numbers from 0")]
 
 

@@ -10,7 +10,7 @@ from typing import Annotated, Any
 
 import typer
 
-from askew._messages import message
+from askew._messages import check_name, message
 from askew.cli import options
 from askew.cli.shell import app, print_json, say, table
 from askew.cli.using import put_out, write_csv
@@ -152,6 +152,7 @@ def _transform(
     model: options.Model,
     file: Rows,
     output: Annotated[Path, typer.Option("-o", "--output", help="CSV or .npy file for the embeddings.")],
+    side: options.Side = None,
     name: options.Id = None,
     no_header: options.NoHeader = False,
     json: options.Json = False,
@@ -161,16 +162,22 @@ def _transform(
     The learned divergence compares these vectors; other measures, such as the Euclidean distance, do not rank like it.
     """
     options.check_file(file)
+    if side is not None:
+        check_name(side, options.SIDES, "--side")
     import numpy as np
 
     from askew.cli import inputs
     from askew.io import atomic_write
 
-    learned, _, _, _, points, names = inputs.load_and_read(model, file, name, no_header)
+    learned, _, notes, _, points, names = inputs.load_and_read(model, file, name, no_header, side)
     if not hasattr(learned, "transform"):
         got = f"{str(model)!r} with a {type(learned).__name__}"
         raise ValueError(message("MODEL", "a learner, which has an encoder or scales its features", got))
-    vectors = learned.transform(points)
+    two_sided = hasattr(learned, "second_encoder_") or inputs.QUERY_COLUMNS in notes
+    if two_sided != (side is not None):
+        must = "queries or items, which MODEL encodes differently" if two_sided else "left out: MODEL has one encoder"
+        raise ValueError(message("--side", must, side or "none"))
+    vectors = learned.transform(points) if side is None else learned.transform(points, options.SIDES[side])
     if output.suffix == ".npy":
         inputs.tell_replaced([output], json)
         with atomic_write(output) as temporary, temporary.open("wb") as stream:

@@ -15,8 +15,10 @@ from askew import checks, io, metrics
 from askew.cli import inputs
 from askew.cli.tables import read_frame
 from askew.estimators import Columns, RelevanceLearner
+from askew.estimators.cells import as_text
 from askew.estimators.columns import check_column
 from askew.estimators.judgements import grades_of, judgement_columns
+from askew.estimators.judging import IDENTIFIER, first_of
 
 if TYPE_CHECKING:
     from pandas import DataFrame, Series
@@ -75,27 +77,32 @@ def read_relevance(
     ``choices`` are those of :func:`~askew.cli.inputs.fit_columns`; each is for the tables that have such a column.
     """
     clicks, queries, items = (read_frame(path) for path in paths)
-    names, notes, aside = {}, [], {}
+    names, notes, aside, used = {}, [], {}, {}
     places = judgement_columns([str(column) for column in clicks.columns], "--relevance")
+    texts = inputs.with_names(clicks, paths[0], clicks.columns[places[:2]])
     if name is not None and name not in queries.columns:
         check_column(items, name, "--id of queries and items")
-    for (side, table), place in zip((("queries", queries), ("items", items)), places, strict=False):
-        column = next(
-            (c for c in (name, *NAMING[side], *inputs.naming_columns(table, clicks.iloc[:, place])) if c in table), None
-        )
-        names[side] = inputs.names_of(table, column)
+    for side, table, path, place in zip(NAMING, (queries, items), paths[1:], places, strict=False):
+        used[side] = as_text(texts.iloc[:, place])
+        if used[side].isna().any():
+            but = f"click {used[side].isna().argmax()}, counted from 0, has no {NAMING[side][0]}"
+            raise ValueError(checks.message("--relevance", "a table with a query and an item in each row", but=but))
+        candidates = [name, *NAMING[side], *filter(IDENTIFIER.fullmatch, table.columns)]
+        named = inputs.with_names(table, path, candidates)
+        found = inputs.naming_columns(named, used[side])
+        column = next((c for c in (name, *NAMING[side], *found) if c in table), None)
+        if column is None:  # the row 7 may be written 007, the name may not
+            used[side] = as_text(clicks.iloc[:, place])
+        names[side] = inputs.names_of(named, column, side)
         aside[side] = {} if column is None else {column: f"the names of the {side}"}
         by = "their numbers from 0" if column is None else f"the column {column!r}"
         notes.append(f"{len(table)} {side}, which clicks name by {by}")
     columns = inputs.fit_columns(items, aside["items"], **_of_table(choices, items, queries))
-    shared = {column.name for column in columns.columns_} <= set(queries.columns)
-    of_queries = (
-        columns if shared else inputs.fit_columns(queries, aside["queries"], **_of_table(choices, queries, items))
-    )
-    notes += inputs.condensed(columns.notes_)
-    notes += () if shared else (f"queries: {note}" for note in inputs.condensed(of_queries.notes_))
+    of_queries, remarks = _columns_of_queries(queries, columns, aside["queries"], _of_table(choices, queries, items))
+    shared = of_queries is columns
+    notes += [*inputs.condensed(columns.notes_), *remarks]
     inputs.tell(notes, quiet)
-    judgements = _judgements(clicks, places, names)
+    judgements = _judgements(clicks, places, used, names)
     without = len(queries) - len(np.unique(judgements[judgements[:, 2] > 0, 0]))
     if without:
         notes.append(f"{without} queries without a relevant item")
@@ -140,9 +147,34 @@ def _of_table(choices: dict[str, Sequence[str] | None], table: DataFrame, other:
     return mine
 
 
-def _judgements(clicks: DataFrame, places: list[int], names: dict[str, list[str]]) -> NDArray[np.float64]:
-    """Return rows of queries, rows of items and grades, ``(n, 3)``, from the columns at these places."""
-    rows = [_rows(clicks.iloc[:, place], names[side], side) for place, side in zip(places, NAMING, strict=False)]
+def _columns_of_queries(
+    queries: DataFrame, of_items: Columns, aside: dict[str, str], choices: dict[str, Any]
+) -> tuple[Columns, list[str]]:
+    """Return the columns of queries, and notes.
+
+    They are those of items, unless queries lack one of these or have another one that can be learned from.
+    """
+    shared = {column.name for column in of_items.columns_}
+    lacking, others = shared - set(queries.columns), set(queries.columns) - {*shared, *aside}
+    notes: list[str] = []
+    if lacking or others:
+        of_queries = inputs.fit_columns(queries, aside, **choices)
+        more = {column.name for column in of_queries.columns_} - shared
+        if lacking or more:
+            told = f"have columns that items lack ({first_of(more)})"
+            if not more:
+                told = f"lack columns that items have ({first_of(lacking)})"
+            notes = [f"queries: {note}" for note in inputs.condensed(of_queries.notes_)]
+            return of_queries, [f"queries {told}: each side is encoded by its own columns [--drop]", *notes]
+        notes = [note for name, note in zip(queries.columns, of_queries.notes_, strict=True) if name not in shared]
+    return of_items, [f"queries: {note}" for note in (*inputs.condensed(notes), *of_items.unseen(queries))]
+
+
+def _judgements(
+    clicks: DataFrame, places: list[int], used: dict[str, Series], names: dict[str, list[str]]
+) -> NDArray[np.float64]:
+    """Return rows of queries, rows of items and grades, ``(n, 3)``: names of rows, and the column of grades if any."""
+    rows = [_rows(used[side], names[side], side) for side in NAMING]
     grades = np.ones(len(clicks))
     if len(places) == 3:
         try:
@@ -156,12 +188,12 @@ def _judgements(clicks: DataFrame, places: list[int], names: dict[str, list[str]
 
 def _rows(values: Series, names: list[str], side: str) -> NDArray[np.int64]:
     places = {name: number for number, name in enumerate(names)}
-    unknown = next((str(value) for value in values if str(value) not in places), None)
+    unknown = next((name for name in values if name not in places), None)
     if unknown is not None:
         what, columns = f"values in --relevance that name {side}", ", ".join(NAMING[side])
         hint = f"They are values of --id, of a column {columns} or of one that has them all, else row numbers from 0."
         raise ValueError(checks.message(what, "rows there are", repr(unknown), hint))
-    return np.array([places[str(value)] for value in values], dtype=np.int64)
+    return np.array([places[name] for name in values], dtype=np.int64)
 
 
 def _scores(

@@ -13,7 +13,9 @@ from askew.cli import inputs
 from askew.cli.shell import say
 from askew.cli.tables import read_frame
 from askew.estimators import Columns
+from askew.estimators.cells import as_text
 from askew.estimators.columns import check_column
+from askew.estimators.judging import IDENTIFIER
 
 
 class Supervised(NamedTuple):
@@ -51,13 +53,19 @@ def read_supervised(
     """
     frame = inputs.read_table(file, dataset, no_header)
     others = None if table is None else read_frame(table)
+    names: list[str] = []
     if others is not None:
+        texts = inputs.with_names(others, table, others.columns)
         if kind == "--pairs":
             if column is None and others.shape[1] != 3:
                 must = f"the column of values, one of {', '.join(others.columns)}"
                 raise ValueError(checks.message("--target", must, "none"))
             values = others.pop(check_column(others, column or others.columns[2], "--target"))
-        name = name or next(iter(inputs.naming_columns(frame, others.to_numpy().ravel())), None)
+        texts = texts[others.columns].apply(as_text)
+        named = inputs.with_names(frame, file, [name, *filter(IDENTIFIER.fullmatch, frame.columns)], no_header)
+        name = name or next(iter(inputs.naming_columns(named, texts.to_numpy().ravel())), None)
+        names = inputs.names_of(named, name)
+        others = others if name is None else texts  # the row 7 may be written 007, the name may not
     aside = {} if name is None else {name: "the names of the rows"}
     kept: dict[str, Any] = {}
     truth: Any = None
@@ -68,13 +76,12 @@ def read_supervised(
     elif kind == "--target":
         column = check_column(frame, str(column), "--target")
         aside[column], kept = "the numbers to learn from", {inputs.TARGET: column}
-    names = [] if kept else inputs.names_of(frame, name)
     columns = inputs.fit_columns(frame, aside, **choices)
     points: Any = columns.transform(frame)
     found = name or inputs.id_column(frame, columns)
     naming: dict[bytes, str] = {}
     if found is not None:
-        naming = inputs.by_point(points, inputs.names_of(frame, found))
+        naming = inputs.by_point(points, inputs.names_of(inputs.with_names(frame, file, [found], no_header), found))
         columns.notes_ = tuple(
             note.replace(" [--keep", "; names the points in the explorer [--keep")
             if note.startswith(f"{found}: ")

@@ -46,7 +46,7 @@ def _index(
     from askew.io import writable_folder
     from askew.search import ExactIndex, FaissIndex
 
-    learned, columns, saved, _, items, names = inputs.load_and_read(model, file, name, no_header)
+    learned, columns, saved, _, items, names = inputs.load_and_read(model, file, name, no_header, "items")
     writable_folder(output, "the folder of -o")
     inputs.tell_replaced([output / "index.json"], json)
     index: ExactIndex | FaissIndex
@@ -83,11 +83,10 @@ def _search(
     from askew.search import load_index
 
     opened = load_index(index)
-    key = inputs.QUERY_COLUMNS if inputs.QUERY_COLUMNS in opened.notes else inputs.COLUMNS
-    columns = inputs.columns_in(opened.notes, index, key)
+    columns = inputs.columns_in(opened.notes, index, "queries")
     frame = inputs.read_table(file, None, no_header)
     queries = inputs.points_for(columns, frame, None)
-    asked = inputs.names_of(frame, name)
+    asked = inputs.names_of(inputs.with_names(frame, file, [name], no_header), name)
     items = _names_in(opened.notes, index, len(opened))
     if k > len(opened):
         raise ValueError(message("-k", f"at most {len(opened)}, the number of items", k))
@@ -163,15 +162,16 @@ def _explore(
         learned, columns, notes = inputs.load_all(model)
         labels = training = None
         frame = inputs.read_table(data, None, no_header)
+        named = inputs.with_names(frame, data, [name, notes.get(inputs.ID)], no_header)
         if label is not None:
             known, classes, _ = inputs.classes_of(frame[inputs.label_column(frame, label)], least=1)
-            frame, labels = frame[known], classes.tolist()
+            frame, named, labels = frame[known], named[known], classes.tolist()
         points = inputs.points_for(columns, frame, inputs.dim_of(learned))
         if name is None:
             name = next(
-                (each for each in frame.columns if each == notes.get(inputs.ID) and frame[each].is_unique), None
+                (each for each in named if each == notes.get(inputs.ID) and inputs.names_all(named[each])), None
             )
-        ids = None if name is None else inputs.names_of(frame, name)
+        ids = None if name is None else inputs.names_of(named, name)
     features = None if columns is None else columns.get_feature_names_out().tolist()
     title = f"{model.name}: the learned divergence" + ", with held-out rows" * (training is not None)
     inputs.tell_replaced([output], json)

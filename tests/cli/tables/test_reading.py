@@ -112,6 +112,20 @@ def test_empty_cells_behind_the_last_column_are_left_out(tmp_path: Path, name: s
     assert frame.to_dict("list") == {"a": [1, 3], "b": [2, 4], "label": ["x", "y"]}
 
 
+@pytest.mark.parametrize(
+    "text", ["a, id ,b\n1,007,x\n\n2, ,y\n", "a;id;b\n1,5;007;x\n2;;y\n", "\ta,id,b\n1,007,x,\n2,,y,\n"]
+)
+def test_columns_as_text(text: str, tmp_path: Path) -> None:
+    file = write(tmp_path, "a.csv", text)
+    frame = read_frame(file, text=[1])
+    assert frame.columns.tolist() == ["id"]
+    assert frame["id"].iloc[0] == "007"
+    assert frame["id"].isna().tolist() == [False, True]
+    frame = read_frame(file, header=False, text=[2, 1])
+    assert frame["x1"].tolist()[1:2] == ["007"]
+    assert frame["x2"].tolist() == ["b", "x", "y"]
+
+
 def test_cells_that_number_the_rows_are_no_index(tmp_path: Path) -> None:
     """The index that pandas makes of such a column looks as if it had made none."""
     frame = read_frame(write(tmp_path, "a.csv", "index,b\n0,5,\n1,6,\n"))
@@ -233,6 +247,7 @@ def test_packed_text(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 def test_standard_input(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("sys.stdin", io.TextIOWrapper(io.BytesIO("ort;x\nZürich;1,5\n".encode("latin-1"))))
     assert read_frame("-").to_dict("list") == {"ort": ["Zürich"], "x": [1.5]}
+    assert read_frame("-", text=[1]).to_dict("list") == {"x": ["1,5"]}  # it is kept
     monkeypatch.setattr("sys.stdin", io.TextIOWrapper(io.BytesIO(b"")))
     with pytest.raises(ValueError, match=r"TABLE '-' must be a table with rows and columns\. Got an empty file"):
         read_frame("-")
@@ -270,6 +285,7 @@ def test_excel(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     file = workbook(tmp_path / "a.xlsx")
     assert read_frame(file).to_dict("list") == {"ort": ["Zürich"], "x": [1.5]}
     assert read_frame(file, header=False)["x0"].tolist() == ["ort", "Zürich"]
+    assert read_frame(file, text=[1]).to_dict("list") == {"x": ["1.5"]}
     with pytest.raises(ValueError, match=r"a table as \.xlsx files have it, but reading it failed"):
         read_frame(write(tmp_path, "b.xlsx", "no workbook"))
     monkeypatch.setattr("askew.cli.tables.reading.MOST_TEXT", 10)

@@ -1,5 +1,5 @@
 """Tables in files, and the columns that a command takes from them."""
 
-from askew.cli.tables.reading import LABEL, load_bundled, read_frame
+from askew.cli.tables.reading import LABEL, TYPED, load_bundled, read_frame
 
-__all__ = ["LABEL", "load_bundled", "read_frame"]
+__all__ = ["LABEL", "TYPED", "load_bundled", "read_frame"]

@@ -11,10 +11,11 @@ import warnings
 import zipfile
 import zlib
 from collections.abc import Callable, Sequence
+from functools import lru_cache
 from io import BytesIO, TextIOWrapper
 from itertools import islice, zip_longest
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TextIO
 
 from numpy.typing import NDArray
 
@@ -37,6 +38,8 @@ NUMBER = r"\s*[-+]?\d*{}\d+(?:[eE][-+]?\d+)?\s*"
 ENOUGH_THOUSANDS = 10
 # Errors of readers on files that are damaged or of another kind; MemoryError on one that declares a huge size.
 DAMAGE = (ValueError, TypeError, KeyError, NotImplementedError, RuntimeError, MemoryError, OverflowError)
+# Files whose columns have a type each.
+TYPED = (".parquet", ".npy", ".npz")
 # Bytes of text that a packed file may unpack to however small it is: equal values take no room in it.
 MOST_TEXT = 1 << 28
 # Times its size that a larger packed text may unpack to; tables of numbers unpack to 2 to 10 times.
@@ -68,7 +71,7 @@ def load_bundled(name: str) -> DataFrame:
     return table
 
 
-def read_frame(path: str | os.PathLike[str], *, header: bool = True) -> DataFrame:
+def read_frame(path: str | os.PathLike[str], *, header: bool = True, text: Sequence[int] | None = None) -> DataFrame:
     r"""Return a table from a file as it is; nothing is encoded or left out, and nothing in the file is run.
 
     CSV and TSV: columns are separated by comma, semicolon, tab or bar; text is UTF-8, UTF-16 with a byte order mark,
@@ -82,6 +85,8 @@ def read_frame(path: str | os.PathLike[str], *, header: bool = True) -> DataFram
         The file; its ending tells the format. ``-`` reads CSV from standard input.
     header
         Whether the first line of a text file has the names of the columns. Without, they are ``x0``, ``x1``, ...
+    text
+        Places of columns of a text file or ``.xlsx`` that alone are returned, as text: as a number, 007 is 7.
 
     Raises
     ------
@@ -101,8 +106,9 @@ def read_frame(path: str | os.PathLike[str], *, header: bool = True) -> DataFram
     """
     place = check_file(path)
     what, ending = f"TABLE {str(path)!r}", table_ending(place)
+    options = {} if text is None else {"usecols": sorted(text), "dtype": str}
     try:
-        frame = READERS[ending](place, header)
+        frame = READERS[ending](place, header, **options)
     except DAMAGE as error:
         why = " ".join(str(error).split())[:200]
         must = f"a table as {ending} files have it" if str(path) != "-" else "a table as CSV files have it"
@@ -120,12 +126,12 @@ def _empty(frame: DataFrame) -> str:
     return f"a header without rows: {', '.join(map(str, frame.columns[:5]))}" if frame.shape[1] else "an empty file"
 
 
-def _text(path: Path, header: bool) -> DataFrame:
+def _text(path: Path, header: bool, **options: Any) -> DataFrame:
     import pandas
 
     source: Path | bytes = path
     if str(path) == "-":
-        source = sys.stdin.buffer.read()
+        source = _whole(sys.stdin)
     elif path.suffix.lower() == ".gz":
         try:
             with gzip.open(path) as packed:
@@ -163,6 +169,7 @@ def _text(path: Path, header: bool) -> DataFrame:
                     skipinitialspace=True,
                     decimal="," if separator == ";" and _decimal_commas(lines) else ".",
                     low_memory=False,
+                    **options,
                 )
         except pandas.errors.ParserWarning:
             hint = "give each column a name in the first line"
@@ -177,6 +184,12 @@ def _text(path: Path, header: bool) -> DataFrame:
     raise ValueError("its byte order mark says UTF-16, which it is not")  # Latin-1 reads every byte
 
 
+@lru_cache(maxsize=1)
+def _whole(stream: TextIO) -> bytes:
+    """Return what a stream had, which gives it once; a table is read twice where a column names its rows."""
+    return stream.buffer.read()
+
+
 def _most(path: Path) -> int:
     return max(MOST_TEXT, MOST_PACKED * path.stat().st_size)
 
@@ -187,7 +200,7 @@ def _check_unpacked(size: int, path: Path) -> None:
         raise ValueError(f"it has {path.stat().st_size} bytes that unpack to more than {_most(path)}")
 
 
-def _excel(path: Path, header: bool) -> DataFrame:
+def _excel(path: Path, header: bool, **options: Any) -> DataFrame:
     """Return the first sheet."""
     checks.optional_import("python_calamine", "excel", "Reading .xlsx")
     import pandas
@@ -197,7 +210,7 @@ def _excel(path: Path, header: bool) -> DataFrame:
         with zipfile.ZipFile(path) as archive:
             _check_unpacked(sum(part.file_size for part in archive.infolist()), path)
         frame: DataFrame = pandas.read_excel(
-            path, header=0 if header else None, na_values=list(MISSING), engine="calamine"
+            path, header=0 if header else None, na_values=list(MISSING), engine="calamine", **options
         )
     except (zipfile.BadZipFile, CalamineError, IndexError) as error:
         raise ValueError(str(error)) from error
@@ -291,7 +304,7 @@ def _columns(arrays: dict[str, NDArray[Any]]) -> DataFrame:
     return pandas.concat(parts, axis=1) if parts else pandas.DataFrame()
 
 
-READERS: dict[str, Callable[[Path, bool], DataFrame]] = {
+READERS: dict[str, Callable[..., DataFrame]] = {
     ".csv": _text,
     ".tsv": _text,
     ".txt": _text,
