@@ -58,6 +58,7 @@ def test_ways_to_ask_agree(which: str, request: pytest.FixtureRequest) -> None:
     assert (matrix >= 0).all()
     pairs = np.stack([queries, items], axis=1)
     np.testing.assert_allclose(learner.pair_distance(pairs), matrix.diagonal(), rtol=2e-3)
+    np.testing.assert_array_equal(learner.pair_distance((queries, items)), learner.pair_distance(pairs))
     first, second = (torch.from_numpy(learner.transform(part)) for part in (queries, items))
     np.testing.assert_allclose(learner.divergence_.pairwise(first, second).detach(), matrix, rtol=1e-3)
     model = learner.model_

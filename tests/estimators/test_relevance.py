@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import itertools
 import logging
 from pathlib import Path
 from typing import Any
@@ -117,6 +118,10 @@ def test_two_sides_take_points_of_different_sizes() -> None:
         assert learner.pairwise(QUERIES[:3], wide).shape == (3, 400)
         assert learner.kneighbors(QUERIES[:3], 4)[1].shape == (3, 4)
         assert learner.transform(wide, side="second").shape == learner.items_.shape
+        expected = learner.pairwise(QUERIES[:3], wide[:3]).diagonal()
+        np.testing.assert_allclose(learner.pair_distance((QUERIES[:3], wide[:3])), expected, rtol=1e-3)
+        with pytest.raises(ValueError, match=r"must be as many first points as second ones\. Got 3 and 2"):
+            learner.pair_distance((QUERIES[:3], wide[:2]))
         with pytest.raises(ValueError, match=r"items of RelevanceLearner must be of 9 features, as in fit\. Got 6"):
             learner.pairwise(QUERIES, ITEMS)
     given = askew.make("nbd", 4, encoder=nn.Linear(6, 4), second=nn.Linear(9, 4))
@@ -124,6 +129,36 @@ def test_two_sides_take_points_of_different_sizes() -> None:
     for encoder in (None, "mlp", nn.Linear(6, 4)):
         with pytest.raises(ValueError, match=r"as queries, where both have one encoder\. Got 9 instead\. Give"):
             quick(encoder=encoder).fit(QUERIES, wide, CLICKS)
+
+
+def test_names_of_columns_are_those_of_fit(tmp_path: Path) -> None:
+    queries, items = (pd.DataFrame(points, columns=list("abcdef")) for points in (QUERIES, ITEMS))
+    learner = quick(steps=5).fit(queries, items, CLICKS)
+    expected = learner.score(queries, items, CLICKS)
+    askew.save(learner, tmp_path / "new")
+    del (older := copy.deepcopy(learner)).item_feature_names_in_
+    askew.save(older, tmp_path / "old")
+    older = askew.load(tmp_path / "old")
+    assert older.score(queries, items, CLICKS) == older.score(queries, ITEMS, CLICKS) == expected
+    uses = (
+        lambda learned, items: learned.score(queries, items, CLICKS),
+        lambda learned, items: learned.pairwise(queries, items),
+        lambda learned, items: learned.transform(items, side="second"),
+    )
+    for learned in (learner, askew.load(tmp_path / "new")):
+        assert learned.score(queries, items, CLICKS) == expected
+        for use, other in itertools.product(uses, (items[list("fedcba")], items.rename(columns={"a": "x"}))):
+            with pytest.raises(ValueError, match="feature names should match those that were passed during fit"):
+                use(learned, other)
+        with pytest.warns(UserWarning, match="X does not have valid feature names, but RelevanceLearner was fitted"):
+            learned.pairwise(queries, ITEMS)
+    reordered = items[list("abcdfe")]
+    for encoder in (None, "auto"):
+        with pytest.raises(ValueError, match=r"in the order of queries, .*\. Got 'f' in place of 'e'"):
+            quick(encoder=encoder).fit(queries, reordered, CLICKS)
+    quick(encoder="two-sided", steps=1).fit(queries, reordered, CLICKS)
+    quick(steps=1).fit(queries, items.add_prefix("item "), CLICKS)
+    assert not hasattr(learner.fit(queries, ITEMS, CLICKS), "item_feature_names_in_")
 
 
 def test_auto_chooses_by_held_out_queries() -> None:
@@ -186,6 +221,13 @@ def test_batches_know_every_grade() -> None:
         assert (values.sum(1) > 0).all()
         seen.extend(rows)
     assert sorted(seen) == list(range(120))
+
+
+def test_the_same_clicks_of_other_queries_are_other_data() -> None:
+    queries, items = torch.arange(2.0)[:, None], torch.arange(3.0)[:, None]
+    logs = [[0, 0], [0, 1], [1, 2]], [[0, 0], [1, 1], [1, 2]]
+    batches = (RelevanceBatches(queries, items, grades_of(log, 2, 3, "x"), 50, 4, 20, seed=0) for log in logs)
+    assert len({part.fingerprint() for part in batches}) == 2
 
 
 @pytest.mark.parametrize("name", ["iqe", "deepnorm", "deep-div"])
@@ -254,8 +296,9 @@ def test_bad_input(learner: RelevanceLearner, change: dict[str, Any], match: str
 
 
 def test_other_bad_input() -> None:
-    with pytest.raises(TypeError, match="query rows in judgements of RelevanceLearner must be numbers"):
-        quick().fit(QUERIES, ITEMS, np.array([["a", "b"]]))
+    for names in (np.array([["a", "b"]]), pd.DataFrame({"query": ["a"], "item": ["b"]})):
+        with pytest.raises(TypeError, match=r"query rows in judgements of .* must be numbers\. .*Names of rows become"):
+            quick().fit(QUERIES, ITEMS, names)
     for hard in (-1, 1.5, True):
         with pytest.raises(ValueError, match="hard of RelevanceLearner"):
             quick(hard=hard).fit(QUERIES, ITEMS, CLICKS)

@@ -90,6 +90,18 @@ def test_onnx_of_a_network_behind_an_encoder(tmp_path: Path) -> None:
         np.testing.assert_allclose(run(tmp_path / "D.onnx", x, y), model(x, y), rtol=1e-5)
 
 
+@pytest.mark.parametrize("what", ["forward", "pairwise"])
+def test_onnx_of_two_sides_with_different_features(tmp_path: Path, what: str) -> None:
+    flat = nn.Sequential(nn.Flatten(), nn.Linear(6, 2))
+    for second, shape in ((nn.Linear(4, 2), (4,)), (flat, (2, 3))):
+        model = make("drift", 2, encoder=nn.Linear(3, 2), second=second)
+        examples = None if second is not flat else (torch.zeros(2, 3), torch.zeros(2, *shape))
+        export(model, tmp_path / "D.onnx", what=what, example=examples)
+        x, y = torch.randn(5, 3), torch.randn(5 if what == "forward" else 9, *shape)
+        with torch.no_grad():
+            np.testing.assert_allclose(run(tmp_path / "D.onnx", x, y), getattr(model, what)(x, y), rtol=1e-5, atol=1e-6)
+
+
 @pytest.mark.parametrize(
     ("encoder", "shape"),
     [(SmallCNN(1, 8, out=3), (1, 8, 8)), (ResNet20(out=3), (3, 8, 8))],
@@ -206,6 +218,7 @@ def test_the_file_is_replaced_as_a_whole(tmp_path: Path, monkeypatch: pytest.Mon
             "example of export must be a tensor of points, (n, ...)",
         ),
         (Mahalanobis(2), {"example": [1.0]}, ValueError, "example of export must be a tensor of points"),
+        (Mahalanobis(2), {"example": (torch.ones(2, 2),)}, ValueError, "example of export must be a tensor of points"),
         (Mahalanobis(2), {"example": torch.ones(2, 3)}, ValueError, "x of Mahalanobis must be of shape (..., 2)"),
         (
             Dual(NeuralBregman(2, widths=(3,))),

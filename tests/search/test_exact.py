@@ -337,15 +337,20 @@ def test_the_divergence_is_copied() -> None:
     assert isinstance(index.encoder, nn.Linear)
 
 
-def test_bfloat16_is_searched_in_float32() -> None:
-    divergence = make("nbd", DIM).bfloat16()
-    index = ExactIndex(divergence)
-    items = torch.randn(20, DIM).bfloat16()
+@pytest.mark.parametrize("kind", [ExactIndex, FaissIndex])
+@pytest.mark.parametrize("name", ["nbd", "mahalanobis"])
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+def test_half_precision_is_searched_in_float32(
+    dtype: torch.dtype, name: str, kind: type[ExactIndex] | type[FaissIndex]
+) -> None:
+    divergence = make(name, DIM).to(dtype)
+    index = kind(divergence)
+    items = torch.randn(20, DIM).to(dtype)
     index.add(items)
     values, ids = index.search(items, 2)
     assert values.dtype == np.float32
     assert list(ids[:, 0]) == list(range(20))
-    assert divergence.dtype == torch.bfloat16
+    assert divergence.dtype == dtype
 
 
 # ---------------------------------------------------------------------- a random life

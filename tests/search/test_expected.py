@@ -11,7 +11,8 @@ import pytest
 import torch
 
 from askew.divergences import Divergence, Sqrt, make
-from askew.search import ExactIndex, FaissIndex, load_index
+from askew.search import ExactIndex, FaissIndex, folder, load_index
+from askew.search.columns import packed
 from askew.search.inner_product import DIRECTIONS
 
 DIM, COUNT = 6, 300
@@ -83,6 +84,8 @@ def test_ids_that_are_strings(kind: str, direction: str, tmp_path: Path) -> None
         (["a", 7], TypeError, "ids of ExactIndex must be all of one kind. Got strings and 7"),
         (["a", "b\0"], ValueError, "without zero characters"),
         (["a", "b\ud800"], ValueError, "lone surrogates"),
+        (np.array(["a\0b", "b"]), ValueError, "without zero characters"),
+        (np.array(["a", "b\ud800"]), ValueError, "lone surrogates"),
         (["a"], ValueError, "as many as there are items, 2"),
         ([1, 2], TypeError, "ids of ExactIndex must be strings in one dimension, as those in the index. Got integers"),
         (None, ValueError, "ids of ExactIndex must be given, one for each item"),
@@ -249,7 +252,9 @@ def test_predicates_need_fields() -> None:
         ({"price": [1, 2]}, ValueError, "fields of ExactIndex must be 'colour', 'price', 'old', as for the items"),
         (None, ValueError, "Got none instead"),
         ({**FIELDS, "price": [1.0]}, ValueError, "field 'colour' of ExactIndex must be as long as there are items, 2"),
-        ({"price": [[1], [2]]}, TypeError, "field 'price' of ExactIndex must be numbers, booleans or strings in one"),
+        ({"price": [[1], [2]]}, TypeError, "field 'price' of ExactIndex must be numbers of at most 64 bits, boo"),
+        ({"price": np.ones(2, np.longdouble)}, TypeError, r"in one dimension. Got an array of (float|longdouble)"),
+        ({"colour": np.array(["a\ud800", "b"])}, ValueError, "lone surrogates"),
         ({"price": ["a", None]}, TypeError, "field 'price' of ExactIndex must be all of one kind"),
         ([1, 2], TypeError, "a dict from names to columns. Got list"),
         (
@@ -265,6 +270,37 @@ def test_bad_fields(fields: Any, error: type[Exception], message: str) -> None:
         index.add(POINTS[:2], ["a", "b"], fields)
     assert len(index) == COUNT
     np.testing.assert_array_equal(index.fields["price"], PRICES)
+
+
+@pytest.mark.parametrize("ids", [np.array([7, 8, 9], ">i4"), np.array(["a", "é", "𝄞"], ">U2")])
+def test_columns_of_another_byte_order(ids: Any, tmp_path: Path) -> None:
+    index = ExactIndex("kl")
+    index.add(POINTS[:3], ids, {"price": np.array([1.5, 2.5, 3.5], ">f8"), "colour": np.array(["r", "g", "b"], ">U1")})
+    index.save(tmp_path)
+    loaded = load_index(tmp_path)
+    assert loaded.ids.tolist() == ids.tolist()
+    assert loaded.fields["price"].tolist() == [1.5, 2.5, 3.5]
+    assert loaded.fields["colour"].tolist() == ["r", "g", "b"]
+
+
+def _packed_at_first(name: str, column: Any) -> dict[str, torch.Tensor]:
+    """Return tensors with the names that they had at first."""
+    ends = {"text of ": ".text", "ends of ": ".ends"}
+    return {f"{name}{ends[key[:8]]}" if key[:8] in ends else key: part for key, part in packed(name, column).items()}
+
+
+@pytest.mark.parametrize("form", [packed, _packed_at_first])
+def test_fields_are_loaded_whatever_their_names(form: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(folder, "packed", form)
+    fields = {"bus": ["x", "y", "zé"], "text of ids": [1, 2, 3], "ids": ["", "b", "c"], "line.ends": [7, 8, 9]}
+    if form is packed:
+        fields |= {"bus.ends": [600, 620, 640], "bus.text": ["p", "q", "r"], "text of field bus": [True, False, True]}
+    index = ExactIndex("kl")
+    index.add(POINTS[:3], ["a", "b", "cé"], fields)
+    index.save(tmp_path)
+    loaded = load_index(tmp_path)
+    assert loaded.ids.tolist() == ["a", "b", "cé"]
+    assert {name: column.tolist() for name, column in loaded.fields.items()} == fields
 
 
 # ---------------------------------------------------------------------- within a radius

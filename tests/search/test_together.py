@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import copy
 import functools
+import pickle
 import sys
 import threading
 from collections.abc import Callable, Iterator
@@ -37,6 +38,12 @@ KINDS: dict[str, Callable[[], LocalIndex]] = {
     "hnsw": lambda: FaissIndex("kl", kind="hnsw"),
 }
 EVERY_KIND = pytest.mark.parametrize("kind", KINDS)
+COPIES: dict[str, Callable[[Any], Any]] = {
+    "copy": copy.copy,
+    "deepcopy": copy.deepcopy,
+    "pickle": lambda index: pickle.loads(pickle.dumps(index)),
+}
+EVERY_COPY = pytest.mark.parametrize("copied", COPIES.values(), ids=COPIES)
 
 
 def nearest(index: LocalIndex, queries: NDArray[Any]) -> NDArray[np.int64]:
@@ -385,9 +392,48 @@ def test_copy_of_an_index_does_not_wait_for_it(monkeypatch: pytest.MonkeyPatch, 
     assert nearest(other, POINTS[:20]).tolist() == list(range(20))
 
 
+@EVERY_COPY
+@EVERY_KIND
+def test_copy_during_a_change_is_of_one_moment(kind: str, copied: Callable[[LocalIndex], LocalIndex]) -> None:
+    index = KINDS[kind]()
+    index.add(POINTS[:1000])
+    changes = []
+
+    class Change:
+        """An attribute that starts a change when it is copied."""
+
+        def __reduce__(self) -> tuple[type[None], tuple[()]]:
+            changes.append(Threads(lambda: index.add(POINTS[1000:1100])))
+            changes[0].threads[0].join(0.05)
+            return type(None), ()
+
+    index.progress = Change()  # type: ignore[assignment]
+    other = copied(index)
+    changes[0].join()
+    assert (len(index), len(other)) == (1100, 1000)
+    np.testing.assert_array_equal(nearest(index, POINTS[1000:1100]), np.arange(1000, 1100))
+    np.testing.assert_array_equal(nearest(other, POINTS[:50]), np.arange(50))
+    assert (nearest(other, POINTS[1000:1100]) < 1000).all()
+
+
+@EVERY_COPY
+def test_copies_do_not_share_room_for_more_items(copied: Callable[[LocalIndex], LocalIndex]) -> None:
+    index = ExactIndex("kl")
+    index.add(POINTS[:100])
+    index.add(POINTS[100:110])  # leaves room behind them
+    other = copied(index)
+    other.add(POINTS[200:210])
+    index.add(POINTS[300:305])
+    np.testing.assert_array_equal(nearest(other, POINTS[200:210]), np.arange(110, 120))
+    np.testing.assert_array_equal(nearest(index, POINTS[300:305]), np.arange(110, 115))
+
+
+@EVERY_COPY
 @pytest.mark.parametrize("place", ["memory", "scratch", "folder"])
 @pytest.mark.parametrize("kind", [*KINDS, "ivf-pq"])
-def test_copies_change_on_their_own(kind: str, place: str, tmp_path: Path) -> None:
+def test_copies_change_on_their_own(
+    kind: str, place: str, copied: Callable[[LocalIndex], LocalIndex], tmp_path: Path
+) -> None:
     index = KINDS[kind]() if kind in KINDS else FaissIndex("kl", kind=kind)
     if place == "scratch" and isinstance(index, FaissIndex):
         index = FaissIndex("kl", kind=index.kind, scratch=tmp_path)
@@ -396,7 +442,7 @@ def test_copies_change_on_their_own(kind: str, place: str, tmp_path: Path) -> No
         index.save(tmp_path)
         index = type(index).load(tmp_path)
     index.remove(np.arange(100))
-    other = copy.deepcopy(index)
+    other = copied(index)
     for one, same in zip(index.search(POINTS[:50], 5), other.search(POINTS[:50], 5), strict=True):
         np.testing.assert_array_equal(one, same)
     before = index.search(POINTS[:50], 5)

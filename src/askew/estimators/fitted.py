@@ -104,8 +104,18 @@ class FittedLearner(BaseEstimator):  # type: ignore[misc]
             return torch.cat([self.divergence_.pairwise(block, second) for block in first.split(rows)]).numpy()
 
     def pair_distance(self, pairs: ArrayLike) -> NDArray[Any]:
-        """Return the divergence of the first point of each pair to the second, ``(n, 2, dim) -> (n,)``."""
-        first, second = self._tuples(pairs, 2).unbind(1)
+        """Return the divergence of the first point of each pair to the second, ``(n, 2, dim) -> (n,)``.
+
+        Pairs may also be a tuple of two arrays, first and second points, ``(n, dim)`` each; they must be where the two
+        sides have different features.
+        """
+        if isinstance(pairs, tuple) and len(pairs) == 2 and all(getattr(part, "ndim", 0) == 2 for part in pairs):
+            first, second = self._points(pairs[0]), self._points(pairs[1], "second")
+            if len(first) != len(second):
+                must, got = "as many first points as second ones", f"{len(first)} and {len(second)}"
+                raise ValueError(checks.message(f"pairs of {type(self).__name__}", must, got))
+        else:
+            first, second = self._tuples(pairs, 2).unbind(1)
         with torch.inference_mode():
             values: Tensor = self.divergence_(self._embed(first), self._embed(second, "second"))
             return values.numpy()

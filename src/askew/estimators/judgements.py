@@ -87,19 +87,19 @@ def _columns(judgements: Any, what: str) -> list[NDArray[Any]]:
     return list(array.T)
 
 
-def _numbers(values: NDArray[Any], what: str) -> NDArray[np.float64]:
+def _numbers(values: NDArray[Any], what: str, hint: str = "") -> NDArray[np.float64]:
     try:
         return values.astype(np.float64)
     except (TypeError, ValueError):
-        raise TypeError(checks.message(what, "numbers", f"dtype {values.dtype}")) from None
+        raise TypeError(checks.message(what, "numbers", f"dtype {values.dtype}", hint)) from None
 
 
 def _rows(values: NDArray[Any], n: int, what: str) -> Rows:
-    numbers = _numbers(values, what)
+    hint = "Rows are counted from 0. Names of rows become numbers by pandas.Index(names).get_indexer(values)."
+    numbers = _numbers(values, what, hint)
     bad = ~((numbers >= 0) & (numbers < n) & (numbers % 1 == 0))
     if bad.any():
         place = int(bad.argmax())
-        hint = "Rows are counted from 0. Names of rows become numbers by pandas.Index(names).get_indexer(values)."
         got = f"{numbers[place]:g} at {place}"
         raise ValueError(checks.message(what, f"whole numbers from 0 to {n - 1}", got, hint))
     return numbers.astype(np.int64)
@@ -150,7 +150,8 @@ class RelevanceBatches:
     def fingerprint(self) -> str:
         """Return a short text that differs for other data."""
         digest = hashlib.sha256()
-        for array in (self.queries.numpy(), self.items.numpy(), self.grades.data, self.grades.indices):
+        grades = self.grades.data, self.grades.indices, self.grades.indptr
+        for array in (self.queries.numpy(), self.items.numpy(), *grades):
             digest.update(f"{array.shape}".encode())
             digest.update(np.ascontiguousarray(array[:: max(1, array.size // 1_000_000)]).tobytes())
         digest.update(f"{self.listed} {self.sampled} {self.hard}".encode())

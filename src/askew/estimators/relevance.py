@@ -71,6 +71,8 @@ class RelevanceLearner(BaseLearner):
         The items and their embeddings, among which :meth:`kneighbors` searches.
     n_item_features_in_ : int
         Features of an item.
+    item_feature_names_in_ : array of str
+        Their names; only where the items of :meth:`fit` were a data frame.
 
     See Also
     --------
@@ -90,7 +92,11 @@ class RelevanceLearner(BaseLearner):
     (2, 3)
     """
 
-    saved_attributes: ClassVar[tuple[str, ...]] = (*BaseLearner.saved_attributes, "n_item_features_in_")
+    saved_attributes: ClassVar[tuple[str, ...]] = (
+        *BaseLearner.saved_attributes,
+        "n_item_features_in_",
+        "item_feature_names_in_",
+    )
     # Short trainings favour a Mahalanobis distance, which learns fast and ends behind (NDCG@10 of .77 to .89 and of .63
     # to .83 on validation tasks); the quadratic term of the NBD is one.
     _candidates = ("nbd", "drift")
@@ -147,8 +153,9 @@ class RelevanceLearner(BaseLearner):
             raise ValueError(checks.message(f"hard of {owner}", "a number of items, zero or above", repr(self.hard)))
         whole = for_numpy(queries, f"queries of {owner}")
         first = validate_data(self, whole, dtype=np.float64, order="C", ensure_min_features=1)
-        second = self._items(items)
-        self._check_sides(first.shape[1], second.shape[1])
+        of_items = for_numpy(items, f"items of {owner}")
+        second, names = self._items(of_items), _names(of_items)
+        self._check_sides(first.shape[1], second.shape[1], names)
         grades = grades_of(judgements, len(first), len(second), owner)
         useful = np.flatnonzero(grades.max(axis=1).toarray() > 0)
         if len(useful) < len(first):
@@ -157,6 +164,9 @@ class RelevanceLearner(BaseLearner):
         self._announce_exact_search_only()
         self._folder = self._checkpoints(checkpoint)
         self.n_item_features_in_ = second.shape[1]
+        self.__dict__.pop("item_feature_names_in_", None)
+        if names is not None:
+            self.item_feature_names_in_ = names
         try:
             self._fit((as_points(first)[useful], as_points(second), grades[useful]))
         finally:
@@ -194,9 +204,8 @@ class RelevanceLearner(BaseLearner):
     # ------------------------------------------------------------------ checks
 
     def _items(self, items: ArrayLike) -> NDArray[np.float64]:
-        whole = for_numpy(items, f"items of {type(self).__name__}")
         array: NDArray[np.float64] = check_array(
-            whole, dtype=np.float64, order="C", estimator=self, input_name="items", ensure_min_features=1
+            items, dtype=np.float64, order="C", estimator=self, input_name="items", ensure_min_features=1
         )
         if len(array) < 2:
             hint = "With one item there is nothing to rank."
@@ -207,19 +216,30 @@ class RelevanceLearner(BaseLearner):
         if side == "first":
             return super()._points(X)
         check_is_fitted(self, "divergence_")
-        array = check_array(for_numpy(X, "items"), dtype=np.float64, order="C", estimator=self, input_name="items")
+        whole = for_numpy(X, "items")
+        array = check_array(whole, dtype=np.float64, order="C", estimator=self, input_name="items")
+        if hasattr(self, "item_feature_names_in_"):  # not after fit without names, nor in older files
+            _names(whole, self.item_feature_names_in_)
         if array.shape[1] != self.n_item_features_in_:
             must = f"of {self.n_item_features_in_} features, as in fit"
             raise ValueError(checks.message(f"items of {type(self).__name__}", must, array.shape[1]))
         return as_points(array)
 
-    def _check_sides(self, of_queries: int, of_items: int) -> None:
-        """Raise if queries and items differ in features and have one encoder."""
-        given = getattr(self.divergence, "second", None) is not None
-        if of_queries != of_items and self.encoder not in ("auto", "two-sided") and not given:
+    def _check_sides(self, of_queries: int, of_items: int, names: NDArray[Any] | None) -> None:
+        """Raise if queries and items differ in features, or in the order of their columns, and have one encoder."""
+        if self.encoder == "two-sided" or getattr(self.divergence, "second", None) is not None:
+            return
+        owner, known = type(self).__name__, getattr(self, "feature_names_in_", None)
+        if of_queries != of_items and self.encoder != "auto":
             must = f"of {of_queries} features, as queries, where both have one encoder"
-            hint = "Give encoder='two-sided'."
-            raise ValueError(checks.message(f"items of {type(self).__name__}", must, of_items, hint))
+            raise ValueError(checks.message(f"items of {owner}", must, of_items, "Give encoder='two-sided'."))
+        if known is None or names is None or sorted(known) != sorted(names):
+            return
+        for first, second in zip(known, names, strict=True):
+            if first != second:
+                must, hint = "in the order of queries, where both have one encoder", "Give items[queries.columns]."
+                got = f"{second!r} in place of {first!r}"
+                raise ValueError(checks.message(f"columns of items of {owner}", must, got, hint))
 
     def _announce_exact_search_only(self) -> None:
         """Warn, before the training, of a divergence that no engine can search."""
@@ -343,6 +363,15 @@ class RelevanceLearner(BaseLearner):
         queries, items, grades = _sample(asked)
         zeros = np.zeros((1, len(items)), np.float32)
         return float(np.mean([metrics.ndcg_at_k(zeros, grades[[row]], PLACES) for row in range(len(queries))]))
+
+
+def _names(items: ArrayLike, known: NDArray[Any] | None = None) -> NDArray[Any] | None:
+    """Return the names of the columns of items, if they have some; where some are known, scikit-learn checks them."""
+    learner = RelevanceLearner()  # whose features are those of items
+    if known is not None:
+        learner.feature_names_in_ = known
+    validate_data(learner, items, reset=known is None, skip_check_array=True)
+    return getattr(learner, "feature_names_in_", None)
 
 
 def _sample(data: Data) -> Data:

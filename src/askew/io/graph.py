@@ -28,7 +28,7 @@ def export(
     model: object,
     path: str | os.PathLike[str],
     what: str | None = None,
-    example: Tensor | None = None,
+    example: Tensor | tuple[Tensor, Tensor] | None = None,
     direction: str | None = None,
 ) -> None:
     r"""Write a model as a graph that runs without askew, for any number of rows.
@@ -50,14 +50,14 @@ def export(
     what
         ``"forward"``: D(x, y) of n rows each, ``(n, ...), (n, ...) -> (n,)``, the default of a divergence.
         ``"pairwise"``: all pairs, ``(n, ...), (m, ...) -> (n, m)``.
-        ``"encoder"``: the encoder of an :class:`~askew.divergences.Embedded`, or the model itself where it is an
-        encoder, ``(n, ...) -> (n, dim)``.
+        ``"encoder"``: the (first) encoder of an :class:`~askew.divergences.Embedded`, or the model itself where it is
+        an encoder, ``(n, ...) -> (n, dim)``.
         ``"key"`` and ``"query"``: the vectors that an engine stores for items and is searched with, ``(n, ...) ->
         (n, size)``, by inner product unless the model is a Euclidean form of
         :func:`~askew.search.keys_and_queries`. There, a key that is too long has NaN in its last feature.
     example
-        Some points of the kind the model takes, at least two; for models whose input has a known shape it may be left
-        out.
+        Some points of the kind the model takes, at least two, or a tuple of first and of second points where these
+        differ; for models whose input has a known shape it may be left out.
     direction
         For ``"key"`` and ``"query"`` of a divergence or a learner: ``"query-first"``, the default, for the smallest
         D(query, item), or ``"query-second"`` for D(item, query). Both graphs must have the same.
@@ -142,7 +142,7 @@ class _Call(nn.Module):
 
 
 def _chosen(
-    model: nn.Module, what: str | None, example: Tensor | None
+    model: nn.Module, what: str | None, example: Tensor | tuple[Tensor, Tensor] | None
 ) -> tuple[nn.Module, tuple[Tensor, ...], dict[str, str]]:
     """Return what to trace, an example of its arguments, and their names with those of their rows."""
     if hasattr(model, "graph"):  # keys and queries
@@ -157,23 +157,28 @@ def _chosen(
     wanted = next(iter(choices)) if what is None else what
     vectors = VECTORS_OF if "forward" in choices else ()
     chosen = checks.check_name(wanted, [*choices, *vectors], f"what of {type(model).__name__}")
-    rows = _points(model, example, ROWS)
+    first, second = example if isinstance(example, tuple) and len(example) == 2 else (example, example)
+    rows = _points(model, first, ROWS)
     # A copy keeps the mode of the model; frozen, so that nothing is recorded for a backward pass.
     frozen = copy.deepcopy(choices[chosen]).eval().requires_grad_(False).cpu()
     if chosen == "encoder":
         return frozen, (rows,), {"x": "n"}
-    others = rows.flip(0).clone() if chosen == "forward" else _points(model, example, OTHER_ROWS)
+    others = _points(model, second, ROWS if chosen == "forward" else OTHER_ROWS, side="second").flip(0)
     return _Call(frozen, chosen), (rows, others), {"x": "n", "y": "n" if chosen == "forward" else "m"}
 
 
-def _encoder(model: nn.Module) -> nn.Module | None:
-    """Return the encoder of a model, or the model itself where it is no divergence."""
+def _encoder(model: nn.Module, side: str = "first") -> nn.Module | None:
+    """Return the encoder of one side of a model, or the model itself where it is no divergence."""
     encoder = getattr(model, "encoder", None) if hasattr(model, "pairwise") else model
+    if side == "second":
+        encoder = getattr(model, "second", None) or encoder
     return encoder if isinstance(encoder, nn.Module) else None
 
 
-def _points(model: nn.Module, example: Tensor | None, count: int, dtype: torch.dtype | None = None) -> Tensor:
-    """Return an example input with this number of rows."""
+def _points(
+    model: nn.Module, example: object, count: int, dtype: torch.dtype | None = None, side: str = "first"
+) -> Tensor:
+    """Return an example input of one side with this number of rows."""
     if example is not None:
         if not isinstance(example, Tensor) or example.ndim < 2 or example.shape[0] < 1:
             got = tuple(example.shape) if isinstance(example, Tensor) else type(example).__name__
@@ -182,7 +187,7 @@ def _points(model: nn.Module, example: Tensor | None, count: int, dtype: torch.d
         return torch.cat([example.detach().cpu()] * times)[:count].contiguous()
     tensors = (*model.parameters(), *model.buffers())
     dtype = dtype or next((tensor.dtype for tensor in tensors if tensor.is_floating_point()), torch.float32)
-    inner = _encoder(model) or model
+    inner = _encoder(model, side) or model
     shape = _shape(inner)
     if shape is None:
         must = "given, as the shape of the points is not known"

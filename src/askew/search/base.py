@@ -80,15 +80,15 @@ class Index(ABC):
 
     def _set_divergence(self, dim: int) -> None:
         owner = type(self).__name__
-        sides = split_sides(self._given, dim, owner)
-        if self._needs_inner_products:
-            ranking_of(sides.divergence, owner)
-        self._encoder, self._second, self._divergence = copy.deepcopy(sides)
-        for module in (self._encoder, self._second, self._divergence):
+        encoder, second, divergence = copy.deepcopy(split_sides(self._given, dim, owner))
+        for module in (encoder, second, divergence):
             if module is not None:
                 module.eval().requires_grad_(False)
-        if self._divergence.dtype == torch.bfloat16:  # numpy has no such numbers, and a search wants more digits
-            self._divergence.float()
+        if divergence.dtype in (torch.bfloat16, torch.float16):  # a search wants more digits
+            divergence.float()
+        if self._needs_inner_products:
+            ranking_of(divergence, owner)
+        self._encoder, self._second, self._divergence = encoder, second, divergence
         if not isinstance(self._given, str):
             self._given = None
 

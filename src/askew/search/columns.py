@@ -19,22 +19,30 @@ Filter = ArrayLike | Tensor | Collection[Any] | Callable[[Mapping[str, Column]],
 
 
 def as_column(values: object, what: str) -> Column:
-    """Return values as an array; strings, also of an array of objects, as an array of strings."""
+    """Return values as an array in native byte order; strings, also of an array of objects, as an array of strings."""
     checks.check_plain(values, what)
     array = np.asarray(list(values) if isinstance(values, set | frozenset) else values)
+    if not array.dtype.isnative:
+        array = array.astype(array.dtype.newbyteorder("="))
     mixed = array.dtype.kind == "O" or (array.dtype.kind == "U" and not isinstance(values, np.ndarray))
-    if array.ndim != 1 or not mixed:
+    if array.ndim != 1:
         return array
-    texts = list(values) if isinstance(values, set | frozenset) else list(np.asarray(values, dtype=object))
-    if not any(isinstance(text, str) for text in texts):
-        return array
-    if not all(isinstance(text, str) for text in texts):
-        other = next(text for text in texts if not isinstance(text, str))
-        raise TypeError(checks.message(what, "all of one kind", f"strings and {other!r}"))
-    text = "".join(texts)
-    if "\0" in text or (not text.isprintable() and text != text.encode("utf-8", "ignore").decode()):
-        raise ValueError(checks.message(what, "text without zero characters and lone surrogates", "one with these"))
-    return np.array(texts, dtype=np.str_)
+    zeros = False
+    if mixed:
+        texts = list(values) if isinstance(values, set | frozenset) else list(np.asarray(values, dtype=object))
+        if not any(isinstance(text, str) for text in texts):
+            return array
+        if not all(isinstance(text, str) for text in texts):
+            other = next(text for text in texts if not isinstance(text, str))
+            raise TypeError(checks.message(what, "all of one kind", f"strings and {other!r}"))
+        zeros = "\0" in "".join(texts)  # numpy drops those at the end of a string
+        array = np.array(texts, dtype=np.str_)
+    if array.dtype.kind == "U" and array.size:
+        codes = np.ascontiguousarray(array).view(np.uint32).reshape(len(array), -1)
+        zeros = zeros or bool(((codes[:, :-1] == 0) & (codes[:, 1:] != 0)).any())
+        if zeros or bool(((codes >= 0xD800) & (codes < 0xE000)).any()):
+            raise ValueError(checks.message(what, "text without zero characters and lone surrogates", "one with these"))
+    return array
 
 
 def check_fields(fields: Fields | None, count: int, owner: str) -> dict[str, Column]:
@@ -47,9 +55,9 @@ def check_fields(fields: Fields | None, count: int, owner: str) -> dict[str, Col
     columns = {}
     for name, values in fields.items():
         column = as_column(values, f"field {name!r} of {owner}")
-        if column.ndim != 1 or column.dtype.kind not in "biufU":
+        if column.ndim != 1 or column.dtype.kind not in "biufU" or column.dtype.type is np.longdouble:
             got = f"an array of {column.dtype} with shape {column.shape}"
-            must = "numbers, booleans or strings in one dimension"
+            must = "numbers of at most 64 bits, booleans or strings in one dimension"
             raise TypeError(checks.message(f"field {name!r} of {owner}", must, got))
         if len(column) != count:
             must = f"as long as there are items, {count}"
@@ -79,15 +87,18 @@ def packed(name: str, column: Column) -> dict[str, Tensor]:
     texts = [text.encode() for text in column.tolist()]
     characters = np.frombuffer(b"".join(texts), np.uint8).copy()
     ends = np.cumsum([len(text) for text in texts], dtype=np.int64)
-    return {f"{name}.text": torch.from_numpy(characters), f"{name}.ends": torch.from_numpy(ends)}
+    # Words in front, as the name with an ending may be that of another field.
+    return {f"text of {name}": torch.from_numpy(characters), f"ends of {name}": torch.from_numpy(ends)}
 
 
 def unpacked(name: str, tensors: dict[str, Tensor], shown_file: str) -> Column:
     """Take the tensors of a column out of those of a file, and return it."""
     if name in tensors:
         return tensors.pop(name).numpy()
+    first_versions = f"text of {name}" not in tensors
+    parts = (f"{name}.text", f"{name}.ends") if first_versions else (f"text of {name}", f"ends of {name}")
     try:
-        characters, ends = tensors.pop(f"{name}.text"), tensors.pop(f"{name}.ends").tolist()
+        characters, ends = tensors.pop(parts[0]), tensors.pop(parts[1]).tolist()
         everything, starts = characters.numpy().tobytes(), [0, *ends[:-1]]
         texts = [everything[start:end].decode() for start, end in zip(starts, ends, strict=True)]
         if sorted(ends) != ends or len(everything) != (ends[-1] if ends else 0):

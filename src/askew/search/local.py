@@ -209,9 +209,12 @@ class LocalIndex(Index):
         return self._store
 
     def __getstate__(self) -> dict[str, Any]:
-        """Return what a copy of the index has, while searches go on."""
+        """Return the state of a copy or a pickle: a snapshot that shares nothing, taken between changes."""
         with self._changing():
-            return self.__dict__.copy()
+            return copy.deepcopy(self.__dict__)
+
+    def __deepcopy__(self: IndexType, memo: dict[int, Any]) -> IndexType:
+        return copy.copy(self)  # whose state is copied deeply
 
     def _form(self, items: Tensor) -> InnerProductForm:
         return form_for(self.divergence, self.direction, "inner-product", items, type(self).__name__)
