@@ -17,9 +17,9 @@ from askew_paper.published import TABLES, Published
 from askew_paper.rows import Row
 
 CONFIDENCE = 0.95
-# How the names of our methods begin, and predictions that are the same for all.
+# How the names of our methods begin, and what has learned nothing.
 OURS = ("nbd", "drift", "two-sided")
-TRIVIAL = ("mean", "constant")
+TRIVIAL = ("mean", "constant", "untrained")
 
 
 def interval(values: Iterable[float]) -> tuple[float, float]:
