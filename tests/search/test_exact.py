@@ -20,7 +20,7 @@ import askew
 from askew.divergences import Bregman, Divergence, Dual, Embedded, Jensen, Reversed, Symmetrized, make
 from askew.encoders import SmallCNN
 from askew.potentials import NegativeEntropy
-from askew.search import ExactIndex, FaissIndex, pairs
+from askew.search import ExactIndex, FaissIndex, keys_and_queries, pairs
 from askew.search.certified import VALUE_UNITS
 from askew.search.inner_product import DIRECTIONS
 
@@ -350,6 +350,9 @@ def test_half_precision_is_searched_in_float32(
     values, ids = index.search(items, 2)
     assert values.dtype == np.float32
     assert list(ids[:, 0]) == list(range(20))
+    maps = keys_and_queries(divergence, items=items.float())
+    products = maps.queries(items.float()) @ maps.keys(items.float()).T
+    assert products.argmax(1).tolist() == list(range(20))
     assert divergence.dtype == dtype
 
 

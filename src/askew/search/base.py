@@ -24,7 +24,7 @@ from askew.divergences import Divergence, Embedded, split_sides
 from askew.encoders import as_floats, as_points, encode
 from askew.io import Rows
 from askew.search.folder import INDEX
-from askew.search.inner_product import DIRECTIONS, ranking_of
+from askew.search.inner_product import DIRECTIONS, ranking_of, with_digits
 from askew.search.lock import ReadWriteLock
 
 # Pairs whose divergence is computed at a time, and numbers in the items of these.
@@ -84,8 +84,7 @@ class Index(ABC):
         for module in (encoder, second, divergence):
             if module is not None:
                 module.eval().requires_grad_(False)
-        if divergence.dtype in (torch.bfloat16, torch.float16):  # a search wants more digits
-            divergence.float()
+        with_digits(divergence)
         if self._needs_inner_products:
             ranking_of(divergence, owner)
         self._encoder, self._second, self._divergence = encoder, second, divergence

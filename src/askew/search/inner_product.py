@@ -212,6 +212,11 @@ class InnerProductForm:
         return replace(self, form=form, centre=centre, radius=radius, offset=offset, stretch=stretch)
 
 
+def with_digits(divergence: Divergence) -> Divergence:
+    """Return a divergence, from 16 to 32 bits in place: a search wants more digits."""
+    return divergence.float() if divergence.dtype in (torch.bfloat16, torch.float16) else divergence
+
+
 def ranking_of(divergence: Divergence, owner: str) -> Ranking:
     """Return a divergence with an affine form that ranks like this one, or raise and name those that have one."""
     ranking = divergence.ranks_like()

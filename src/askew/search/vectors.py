@@ -13,7 +13,7 @@ from askew import checks
 from askew.divergences import Divergence, split_sides
 from askew.encoders import as_floats, as_points, encode
 from askew.io import Rebuildable
-from askew.search.inner_product import DIRECTIONS, FORMS, InnerProductForm, form_for, ranking_of
+from askew.search.inner_product import DIRECTIONS, FORMS, InnerProductForm, form_for, ranking_of, with_digits
 
 OWNER = "keys_and_queries"
 
@@ -202,10 +202,11 @@ def keys_and_queries(
             must, hint = "given where the divergence is a name", "Or make the divergence with askew.make(name, dim)."
             raise ValueError(checks.message(f"items of {OWNER}", must, None, hint))
         divergence = split_sides(divergence, points.shape[-1] if points.ndim else 0, OWNER).divergence
-    inner = split_sides(divergence, 0, OWNER).divergence
-    ranking_of(inner, OWNER)
+    split_sides(divergence, 0, OWNER)  # raises if it is none
     model: Divergence = copy.deepcopy(divergence.as_divergence()).eval()  # type: ignore[attr-defined]
     model.requires_grad_(False)
+    inner = with_digits(split_sides(model, 0, OWNER).divergence)
+    ranking_of(inner, OWNER)
     embeddings = None if points is None else _embedded(model, direction, points, "items")
-    maps = form_for(split_sides(model, 0, OWNER).divergence, direction, form, embeddings, OWNER)
+    maps = form_for(inner, direction, form, embeddings, OWNER)
     return KeysAndQueries(model, direction, form, maps.centre, maps.radius, maps.offset, maps.stretch)
