@@ -275,9 +275,11 @@ def test_bad_fields(fields: Any, error: type[Exception], message: str) -> None:
 @pytest.mark.parametrize("ids", [np.array([7, 8, 9], ">i4"), np.array(["a", "é", "𝄞"], ">U2")])
 def test_columns_of_another_byte_order(ids: Any, tmp_path: Path) -> None:
     index = ExactIndex("kl")
-    index.add(POINTS[:3], ids, {"price": np.array([1.5, 2.5, 3.5], ">f8"), "colour": np.array(["r", "g", "b"], ">U1")})
+    fields = {"price": np.array([1.5, 2.5, 3.5], ">f8"), "colour": np.array(["r", "g", "b"], ">U1")}
+    index.add(POINTS[:3], ids, fields | {"views": np.array([7, 8, 9], np.ulonglong)})
     index.save(tmp_path)
     loaded = load_index(tmp_path)
+    assert loaded.fields["views"].tolist() == [7, 8, 9]
     assert loaded.ids.tolist() == ids.tolist()
     assert loaded.fields["price"].tolist() == [1.5, 2.5, 3.5]
     assert loaded.fields["colour"].tolist() == ["r", "g", "b"]

@@ -12,10 +12,10 @@ import pandas as pd
 
 from askew_paper.experiment import SCALES, Experiment, Score
 from askew_paper.rows import Row
-from askew_paper.summary import OURS, Comparison, compare, judge, number
+from askew_paper.summary import OURS, TRIVIAL, Comparison, compare, judge, number
 
 # Methods that are no competitors: trivial ones, bounds, and networks that no index can search.
-REFERENCES = ("mean", "constant", "untrained", "best-symmetric", "bayes", "oracle", "unconstrained")
+REFERENCES = (*TRIVIAL, "best-symmetric", "bayes", "oracle", "unconstrained")
 GLYPHS = {"ahead": "▲", "tie": "●", "behind": "▼"}
 # Lines of an experiment in the table of tasks, and experiments that compare no accuracies of methods.
 MOST_LINES = 10

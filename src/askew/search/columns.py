@@ -24,6 +24,8 @@ def as_column(values: object, what: str) -> Column:
     array = np.asarray(list(values) if isinstance(values, set | frozenset) else values)
     if not array.dtype.isnative:
         array = array.astype(array.dtype.newbyteorder("="))
+    if array.dtype.kind in "iu":  # also of the C types long and long long, of which files know one
+        array = array.view(f"{array.dtype.kind}{array.dtype.itemsize}")
     mixed = array.dtype.kind == "O" or (array.dtype.kind == "U" and not isinstance(values, np.ndarray))
     if array.ndim != 1:
         return array

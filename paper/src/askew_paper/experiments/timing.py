@@ -201,7 +201,7 @@ TIMING = Experiment(
     published=_ratios(),
     against={"nbd-paper": "nbd", "nbd-plain": "nbd", "deep-div-looped": "deep-div"},
     claims=tuple(
-        Claim(NOTES.claim(key), RATIO.name, (nbd,), behind, False, factor, (setting,), "threads", ours)
+        Claim(NOTES.claim(key), RATIO.name, (nbd,), behind, factor=factor, settings=(setting,), by="threads", ours=ours)
         for key, nbd, behind, factor, setting, ours in (
             ("looped", "nbd-paper", ("deep-div-looped",), 0.5, "training", False),
             ("batched", "nbd", ("deep-div",), 1.0, "training", True),
