@@ -18,8 +18,7 @@ from askew_paper.encoders import IMAGENET_MEAN, IMAGENET_STD, ResNet18, ResNet20
 # Images that are made here, for the toy scale.
 DRAWN = "drawn"
 CLASSES = 10
-# Images of one forward pass in evaluation: with four times as many it takes 1.6 times as long, as memory is slower than
-# the processor's own.
+# Images of one forward pass in evaluation: with several times as many they no longer fit into the processor's caches.
 IMAGES = 64
 # Images that set the scales of encoder and divergence before training.
 CALIBRATION_IMAGES = 256

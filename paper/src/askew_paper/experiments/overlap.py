@@ -39,7 +39,7 @@ SIZES: dict[str, dict[str, Value]] = {
     "medium": SHORT
     | PAIRS
     | {"side": 64, "epochs": 200, "trial_epochs": 50, "held_out": 40, "bfloat16": True, "rates": (1e-4, 1e-3)}
-    # To measure all test pairs after each epoch would be a quarter of the work.
+    # To measure all test pairs after each epoch would be much of the work.
     | {"curve": 2048},
     "paper": LONG | PAIRS | {"side": 64, "epochs": 200, "trial_epochs": 0, "held_out": 0},
 }
